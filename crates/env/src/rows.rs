@@ -64,6 +64,13 @@ pub trait Rows: Send + Sync + 'static {
     /// [`crate::Disk`] do.
     fn persist(&self, site: &'static str) -> Result<()>;
 
+    /// Much was removed: gives back the room that it has, and the time that passing it takes, as far as that
+    /// is soon done. False where it is left to the engine, which does it as more is written. Nobody's write
+    /// gets to a table meanwhile.
+    fn give_back(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Nothing is written any more once a write or a sync has failed, until the rows were opened
     /// again: as by a process that follows, so that batches which were not persisted may be gone.
     /// Rows of which somebody keeps a moment say `Retry`; those that could not be opened are closed.

@@ -40,6 +40,8 @@ type Sources = (Arc<Native>, Arc<Mutex<Vec<Metrics>>>);
 struct Door {
     /// The node's own native port, if it has one.
     native: Option<SocketAddr>,
+    /// Pages of entries that wait for their readers are taken from it.
+    budget: Arc<Budget>,
 }
 
 #[derive(Clone)]
@@ -81,7 +83,8 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let certificates = context.certificates.clone();
     let places = door::places(context.places.http, certificates.as_ref(), &budget);
     let places = runtime::Places::new(places);
-    let terms = Terms { certificates, head: PATIENCE, stall: PATIENCE, places, budget };
+    let terms =
+        Terms { certificates, head: PATIENCE, stall: PATIENCE, places, budget: budget.clone() };
     let sources = (context.native.clone(), context.metrics.clone());
     let has_certificates = context.certificates.is_some();
     // A port on all addresses is on this machine's own, too.
@@ -91,7 +94,7 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         }
         native
     });
-    let served = Served { sources, door: Door { native } };
+    let served = Served { sources, door: Door { native, budget } };
     let runtime = serve(address, served, context.secret, terms)?;
     let token = context.data.join(HTTP_TOKEN);
     Ok(Some(Box::new(HttpRole { runtime, address, token, has_certificates })))

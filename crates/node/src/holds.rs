@@ -84,9 +84,11 @@ impl Node {
         let Bounded { until, ran_out } = bounded(wanted, all, bytes, HOLD_BYTES_MAX.get());
         let mut known = self.ran_out.held();
         let known = known.entry(topic.to_owned()).or_default();
-        known.retain(|(node, at)| held.get(node).is_some_and(|held| held.contains(at)));
+        // Trims judge by what nodes said some seconds ago, horizons by what they say now: that a hold is not
+        // among those does not mean that it has ended.
         for (node, at) in ran_out {
-            if known.insert((node, at)) {
+            if known.get(&node).is_none_or(|last| *last < at) {
+                known.insert(node, at);
                 HOLD_BYTES_MAX.cross();
                 sometimes!("a hold ran out");
                 let max = HOLD_BYTES_MAX.get();
@@ -102,10 +104,10 @@ impl Node {
         until
     }
 
-    /// Whether a hold of a node's rides has run out, as far as they still have it. Known where the log is
-    /// kept.
+    /// Whether a hold of a node's rides has run out since this node's start. Known where the log is kept.
     pub fn has_run_out(&self, topic: &str, node: NodeId, at: Index) -> bool {
-        self.ran_out.held().get(topic).is_some_and(|known| known.contains(&(node, at)))
+        let known = self.ran_out.held();
+        known.get(topic).and_then(|of| of.get(&node)).is_some_and(|last| at <= *last)
     }
 
     /// Asks all nodes that live what their rides hold of a topic, now; `done` may be called at once.

@@ -140,8 +140,8 @@ pub struct Node {
     pub holds: Holds,
     /// From the append of this node's beats, while it is a controller, until its view has them.
     pub beats: Beats,
-    /// Where the log is kept: by topic, the holds that have run out and were told of.
-    ran_out: Mutex<BTreeMap<String, std::collections::BTreeSet<(NodeId, Index)>>>,
+    /// Where the log is kept: by topic and node, the latest hold that has run out. All before it have.
+    ran_out: Mutex<BTreeMap<String, BTreeMap<NodeId, Index>>>,
     /// Where the log is kept: by topic, the newest mark of which a view lost its image.
     lost_images: Mutex<BTreeMap<String, Index>>,
     /// By topic, the newest mark of which nodes have images of all keys, as of the last round.
@@ -260,6 +260,11 @@ impl Node {
             event!(Finding, finding, node = self.id.0);
             findings.push(finding);
         }
+    }
+
+    /// What was found is so no more.
+    pub(crate) fn withdraw_finding(&self, finding: &str) {
+        self.findings.held().retain(|found| found != finding);
     }
 
     /// Appends to a topic of the log that is kept here, away from the caller, which must not wait for

@@ -37,6 +37,8 @@ pub(super) struct Retained {
     written_ns: u64,
     /// Who needs entries of topics.
     holds: Vec<Hold>,
+    /// What was found wrong with the file, until it is written anew.
+    finding: Option<String>,
 }
 
 impl Retained {
@@ -47,16 +49,18 @@ impl Retained {
         if !disk.exists(&path)? {
             return Ok(Retained::default());
         }
-        let bytes = read_file(disk, &path, FILE_BYTES_MAX).unwrap_or_default();
-        let retention = Retention::parse(&bytes).unwrap_or_else(|| {
-            findings.push(format!(
-                "`{}` is damaged, which says how long topics are kept: all are kept for ever now; set \
-                 it again (`holdfast log set`)",
+        let bytes = read_file(disk, &path, FILE_BYTES_MAX);
+        let parsed = bytes.as_deref().ok().and_then(Retention::parse);
+        let finding = parsed.is_none().then(|| {
+            let wrong = bytes.err().map_or("is damaged".to_owned(), |e| format!("cannot be read ({e})"));
+            format!(
+                "`{}` {wrong}, which says how long topics are kept: all are kept for ever now; set it \
+                 again (`holdfast log set`)",
                 path.display()
-            ));
-            Retention::default()
+            )
         });
-        Ok(Retained { retention, ..Retained::default() })
+        findings.extend(finding.clone());
+        Ok(Retained { retention: parsed.unwrap_or_default(), finding, ..Retained::default() })
     }
 
     fn must_stay(&self, topic: &str) -> Option<Index> {
@@ -101,22 +105,32 @@ impl Node {
             bytes: set.retain_bytes.unwrap_or(before.bytes),
             age_ms: set.retain_ms.unwrap_or(before.age_ms),
         };
-        if limits != before {
+        if limits != before || retained.finding.is_some() {
             let mut changed = retained.retention.clone();
             changed.set(topic, limits);
-            self.check_place()?;
-            replace_file(
-                &*self.machine.disk,
-                &self.data.join(FILE),
-                changed.text().as_bytes(),
-                SITES,
-            )
-            .map_err(|e| {
-                Error::from(e).context(format_args!("keep the limits of topic `{topic}`"))
-            })?;
+            self.write_retention(&changed, &mut retained.finding)
+                .map_err(|e| e.context(format_args!("keep the limits of topic `{topic}`")))?;
             retained.retention = changed;
         }
         Ok(msg::Retention { bytes: limits.bytes, age_ms: limits.age_ms })
+    }
+
+    /// Writes all of it anew; what was wrong with the file is so no more.
+    fn write_retention(&self, retention: &Retention, finding: &mut Option<String>) -> Result<()> {
+        self.check_place()?;
+        let path = self.data.join(FILE);
+        replace_file(&*self.machine.disk, &path, retention.text().as_bytes(), SITES).map_err(
+            |e| {
+                Error::from(e).context(format_args!(
+                    "write `{}`, a file of the node's own: look at what is there, and move it away",
+                    path.display()
+                ))
+            },
+        )?;
+        if let Some(finding) = finding.take() {
+            self.withdraw_finding(&finding);
+        }
+        Ok(())
     }
 
     /// One round, by the keeper: counts the time, notes how far topics are, and trims.
@@ -149,9 +163,8 @@ impl Node {
         }
         if now_ns.saturating_sub(retained.written_ns) >= WRITE_NS {
             retained.written_ns = now_ns;
-            let text = retained.retention.text();
-            self.check_place()?;
-            replace_file(&*self.machine.disk, &self.data.join(FILE), text.as_bytes(), SITES)?;
+            let Retained { retention, finding, .. } = &mut *retained;
+            self.write_retention(retention, finding)?;
         }
         drop(retained);
         for (topic, first, before) in trims {

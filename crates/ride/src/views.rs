@@ -174,9 +174,14 @@ impl RunView {
         }
     }
 
-    fn lost_image(&self) -> Index {
+    /// See [`Rides::lost_image`]; `mark` is the topic's newest one.
+    fn lost_image(&self, mark: Index) -> Index {
         match &self.kept {
-            KeptView::Disk { rides, .. } => rides.lost_image(),
+            KeptView::Disk { fold, rides, marks, .. } => {
+                let comes = marks.held().is_some();
+                let has_come = fold.status().applied >= mark && !comes;
+                rides.lost_image(if has_come { mark } else { Index(0) })
+            }
             KeptView::Memory { .. } | KeptView::Index { .. } => Index(0),
         }
     }

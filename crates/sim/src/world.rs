@@ -49,6 +49,14 @@ const LASTS_NS_MAX: u64 = 900 * SECOND;
 /// never put to the test is not known to hold.
 pub const SOMETIMES: &[&str] = &[
     "a bit flipped",
+    "a hold ran out",
+    "a key was larger than a slab",
+    "a ride was in front of the horizon",
+    "a token was resumed elsewhere, in other parts",
+    "a trim happened during a ride",
+    "an image failed its checksum and was made again",
+    "items were swept",
+    "the horizon was moved",
     "a certificate was exchanged under load",
     "a change in doubt was repeated and answered",
     "a chunk was compacted",

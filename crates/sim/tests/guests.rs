@@ -96,6 +96,11 @@ fn rides_show_one_index_and_all_that_was_acknowledged_up_to_there() {
         "a view began with images",
         "the log of items was trimmed",
         "keys were found by their tag",
+        "the horizon was moved",
+        "a ride was in front of the horizon",
+        "a trim happened during a ride",
+        "a hold ran out",
+        "items were swept",
     ] {
         assert!(seen.contains(what), "{what}: {seen:?}");
     }

@@ -185,7 +185,25 @@ fn a_damaged_file_of_limits_keeps_everything_and_is_told() {
         .write_at(b"x", 3)
         .unwrap();
     let mut world = world.restart();
-    assert!(world.node.findings().iter().any(|found| found.contains("RETAIN")));
+    let is_found =
+        |world: &World| world.node.findings().iter().any(|found| found.contains("RETAIN"));
+    assert!(is_found(&world));
     world.pass(12);
     assert_eq!(world.first(), 1);
+    // It stayed found after it was written anew.
+    world.set(0, 0);
+    assert!(!is_found(&world) && !is_found(&world.restart()));
+}
+
+/// What cannot be read keeps everything, too; what is in its place is named, with what to do.
+#[test]
+fn a_directory_in_the_place_of_the_limits_is_told_and_named() {
+    let world = World::new();
+    let disk: &dyn holdfast_env::Disk = &world.disk;
+    disk.create_dir_all("/data/RETAIN".as_ref()).unwrap();
+    let world = world.restart();
+    assert!(world.node.findings().iter().any(|found| found.contains("RETAIN")));
+    let set = Set { topic: "t".into(), create: true, retain_bytes: Some(1), retain_ms: None };
+    let e = world.node.set_topic(&set).unwrap_err();
+    assert!(e.message.contains("/data/RETAIN") && e.message.contains("move it away"), "{e}");
 }

@@ -24,6 +24,11 @@ const MEMTABLE_BYTES_MAX: u64 = 16 << 20;
 /// Journals that wait for their tables, at most.
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 
+/// Rows are compacted as a whole up to this size, in a few seconds: the engine writes no table meanwhile, so
+/// that what is written waits in memory, and then writers wait. Of larger rows its levels bound what removed
+/// ones take: to a tenth of them, and a few tables.
+const COMPACTED_BYTES_MAX: u64 = 256 << 20;
+
 /// The engine of real machines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealEngine;
@@ -159,6 +164,17 @@ impl Rows for RealRows {
     fn persist(&self, _site: &'static str) -> Result<()> {
         let persist = |opened: &Opened| opened.database.persist(PersistMode::SyncData);
         self.with("sync", |opened| persist(opened).map_err(failed))
+    }
+
+    fn give_back(&self) -> Result<bool> {
+        self.with("compact", |opened| {
+            let rows = &opened.rows;
+            if rows.disk_space() > COMPACTED_BYTES_MAX {
+                return Ok(false);
+            }
+            rows.rotate_memtable_and_wait().and_then(|()| rows.major_compact()).map_err(failed)?;
+            Ok(true)
+        })
     }
 
     fn open_again(&self) -> Result<()> {

@@ -14,6 +14,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::aio::{AsyncClient, AsyncLogReader};
 use holdfast_client::{ClientOptions, Endpoint};
+use holdfast_env::budget::{Asker, Budget, Share};
 use holdfast_env::runtime::within;
 use holdfast_env::secret::Token;
 use holdfast_log::TRIMMED_ENTRIES;
@@ -27,6 +28,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -34,6 +36,8 @@ use std::time::Duration;
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// Entries of one read of the log; what is sent waits for its reader, a page at a time.
 const PAGE_ENTRIES_MAX: u32 = 1000;
+/// Around an entry, as JSON.
+const ENTRY_TEXT_BYTES: usize = 40;
 /// Entries of a read, where nobody says how many.
 const COUNT: u64 = 1000;
 /// How long the node may take; and how often somebody who follows a quiet topic hears that it is
@@ -225,9 +229,25 @@ async fn begun(door: &Door, topic: &str, request: Request) -> Result<Response> {
     let mut reader = client.log_reader(topic, from, info.first).await?;
     // What is wrong with the question is said by the status.
     let first = reader.read(page(left.max(1)), false).await?.filter(|_| left > 0);
+    let bytes: usize = first.iter().flatten().map(text_bytes).sum();
+    if !door.budget.would_admit(0, bytes as u64, Asker::Client) {
+        return Err(no_room());
+    }
     let kind = if follow { EVENT_STREAM } else { LINES };
-    let pages = Pages { follow, left, next: Next::Page(reader, first) };
+    let (budget, next) = (door.budget.clone(), Next::Page(reader, first));
+    let pages = Pages { follow, left, next, budget, waits: None };
     Ok(([(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store")], Body::new(pages)).into_response())
+}
+
+/// Of an entry as text, about: half of what it may be as `hex`.
+fn text_bytes(entry: &Indexed) -> usize {
+    entry.bytes.len() + ENTRY_TEXT_BYTES
+}
+
+fn no_room() -> Error {
+    Error::retry(
+        "read the log: what clients have not taken yet has used up `clients_memory`: ask again",
+    )
 }
 
 fn page(left: u64) -> u32 {
@@ -248,9 +268,24 @@ struct Pages {
     follow: bool,
     left: u64,
     next: Next,
+    budget: Arc<Budget>,
+    /// For the page that its reader is taking.
+    waits: Option<Share>,
 }
 
 impl Pages {
+    /// Takes the page's bytes from what all clients may hold, and gives back those of the one before.
+    /// Refused where others hold it: the stream breaks off, and whoever follows begins behind its last
+    /// event.
+    fn admit(&mut self, bytes: usize) -> Result<()> {
+        self.waits = None;
+        self.waits = self.budget.take(bytes as u64);
+        match self.waits {
+            Some(_) => Ok(()),
+            None => Err(no_room()),
+        }
+    }
+
     fn text(&mut self, entries: &[Indexed]) -> Bytes {
         self.left -= (entries.len() as u64).min(self.left);
         let event = |entry: &Indexed| match self.follow {
@@ -299,6 +334,10 @@ impl HttpBody for Pages {
             }
             // A page of repeats has no text, and an empty frame would end nothing and say nothing.
             if !text.is_empty() {
+                if let Err(e) = self.admit(text.len()) {
+                    self.next = Next::End;
+                    return Poll::Ready(Some(Err(e)));
+                }
                 return Poll::Ready(Some(Ok(Frame::data(text))));
             }
         }

@@ -126,22 +126,19 @@ pub fn run(client: &mut Client, load: &Load, out: &mut Output) -> Result<()> {
             graph(&mut view, *nodes, *value_bytes, *seed)?
         }
         Load::Lines { collection, file, .. } => {
-            let of = view.collection(collection)?;
-            read(&mut view, of, file, lines)?
+            read(&mut view, Into::Known(collection), file, lines)?
         }
         Load::Csv { collection, file, key, .. } => {
-            let of = made(&mut view, collection, Hashed::All)?;
+            let of = Into::Made(collection, Hashed::All);
             read(&mut view, of, file, |input, put| csv::read(input, key.as_deref(), put))?
         }
         Load::Ntriples { collection, file, .. } => {
             // Triples of a subject lie side by side; no term but a literal, which comes last, has a
             // space in it.
-            let of = made(&mut view, collection, Hashed::Until(b' '))?;
-            read(&mut view, of, file, ntriples::read)?
+            read(&mut view, Into::Made(collection, Hashed::Until(b' ')), file, ntriples::read)?
         }
         Load::Packages { collection, file, .. } => {
-            let of = made(&mut view, collection, Hashed::All)?;
-            read(&mut view, of, file, packages::read)?
+            read(&mut view, Into::Made(collection, Hashed::All), file, packages::read)?
         }
     };
     let seconds = clock.monotonic_ns() as f64 / 1e9;
@@ -190,6 +187,23 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// Which collection a file is loaded into.
+enum Into<'a> {
+    /// One that is there.
+    Known(&'a str),
+    /// One of JSON, which is made if there is none.
+    Made(&'a str, Hashed),
+}
+
+impl Into<'_> {
+    fn number(&self, view: &mut ViewClient<'_>) -> Result<u16> {
+        match *self {
+            Into::Known(name) => view.collection(name),
+            Into::Made(name, hashed) => made(view, name, hashed),
+        }
+    }
+}
+
 /// A collection of JSON: the one of this name, or a new one.
 fn made(view: &mut ViewClient<'_>, name: &str, hashed: Hashed) -> Result<u16> {
     // Of a topic that is not there, it is the first one.
@@ -207,11 +221,12 @@ fn made(view: &mut ViewClient<'_>, name: &str, hashed: Hashed) -> Result<u16> {
     view.collection(name)
 }
 
-/// Puts what a file, or standard input, has.
+/// Puts what a file, or standard input, has. A collection is made once there is something to be put into it:
+/// a file whose first line is wrong, or that is not there, leaves none behind.
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
 fn read(
     view: &mut ViewClient<'_>,
-    of: u16,
+    into: Into<'_>,
     file: &Path,
     each: impl FnOnce(&mut dyn BufRead, &mut PutEach<'_>) -> Result<()>,
 ) -> Result<(u64, u64)> {
@@ -221,7 +236,21 @@ fn read(
         false => Box::new(BufReader::new(File::open(file).map_err(|e| doing(e.into()))?)),
     };
     let mut sender = sender(view);
-    each(&mut input, &mut |key, value| sender.put(of, key, value)).map_err(doing)?;
+    let mut number = match into {
+        Into::Known(_) => Some(into.number(sender.view)?),
+        Into::Made(..) => None,
+    };
+    let put = &mut |key: &[u8], value: &[u8]| {
+        let of = match number {
+            Some(of) => of,
+            None => *number.insert(into.number(sender.view)?),
+        };
+        sender.put(of, key, value)
+    };
+    each(&mut input, put).map_err(doing)?;
+    if number.is_none() {
+        into.number(sender.view)?;
+    }
     sender.finish()
 }
 

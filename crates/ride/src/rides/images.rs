@@ -189,14 +189,16 @@ impl Rides {
     }
 
     /// The newest mark of which the view should have an image, and has none, nor will have one by itself;
-    /// 0 for none.
-    pub fn lost_image(&self) -> Index {
-        let lost = self.state().images.lost;
-        let is_there = self.images().into_iter().any(|whole| whole.index >= lost);
+    /// 0 for none. `mark` is the newest one that the view has come to: a view that began with what others
+    /// have was never asked for an image of it.
+    pub fn lost_image(&self, mark: Index) -> Index {
+        let mark = if planted!("ride.begins-without-an-image") { Index(0) } else { mark };
+        let should = self.state().images.lost.max(mark);
+        let is_there = self.images().into_iter().any(|whole| whole.index >= should);
         let state = self.state();
         let drafts = state.images.drafts.values().map(|image| image.index());
         let mut comes = state.images.moments.keys().copied().chain(drafts);
-        if is_there || comes.any(|index| index >= lost) { Index(0) } else { lost }
+        if is_there || comes.any(|index| index >= should) { Index(0) } else { should }
     }
 
     /// As [`Rides::images`], without those that leave: what others may rely on.

@@ -39,10 +39,17 @@ impl Lacking {
             self.since_ns = None;
             return false;
         }
-        let rests = |asked: u64| now_ns.saturating_sub(asked) < LACKING_AGAIN_NS.get();
+        let rests = |asked: u64| {
+            let rests = now_ns.saturating_sub(asked) < LACKING_AGAIN_NS.get();
+            if !rests {
+                LACKING_AGAIN_NS.cross();
+            }
+            rests
+        };
         if now_ns.saturating_sub(since_ns) < LACKING_NS.get() || self.asked_ns.is_some_and(rests) {
             return false;
         }
+        LACKING_NS.cross();
         (self.since_ns, self.asked_ns) = (None, Some(now_ns));
         true
     }
@@ -201,12 +208,23 @@ impl Views {
                 let whole = view.images_that_stay().into_iter();
                 whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
             };
-            let lost = of_topic.clone().map(|view| view.lost_image()).max().unwrap_or_default();
+            let mark =
+                self.known(&topic).and_then(|fold| fold.read(|v, _| v.catalog().mark()).ok());
+            let mark = mark.unwrap_or_default();
+            let lost = of_topic.clone().map(|view| view.lost_image(mark)).max().unwrap_or_default();
             let images = of_topic.flat_map(image).collect();
             if let Ok(name) = log_topic(&topic) {
                 self.node.tell_images(&name, images, lost);
             }
         }
+    }
+
+    /// The newest mark of a topic of which a view here should have an image, and has none, nor will have one
+    /// by itself; 0 for none.
+    pub fn lost_image(&self, topic: &str) -> Index {
+        let mark = self.known(topic).and_then(|fold| fold.read(|v, _| v.catalog().mark()).ok());
+        let mark = mark.unwrap_or_default();
+        self.of(topic).iter().map(|view| view.lost_image(mark)).max().unwrap_or_default()
     }
 
     /// Asks for images of topics of which many entries have come since the last ones: the log's host

@@ -19,6 +19,9 @@ const SLICE_NS: u64 = 200_000_000;
 /// And so many of them, whatever the clock says.
 static SLICE_BATCHES: Knob = Knob::new("views.sweep-batches", 10_000, &[1, 3]);
 
+/// A sweep that has removed so many versions has the engine give back their room at once.
+static GIVEN_BACK: Knob = Knob::new("views.sweep-given-back", 100_000, &[1, 10]);
+
 /// Sweeps one view.
 pub struct Sweeper {
     /// As people call the view.
@@ -46,7 +49,8 @@ impl Sweeper {
     /// The topic's horizon is here: sweeps on, if it has not come so far.
     pub fn round(self: &Arc<Sweeper>, horizon: Index) {
         {
-            let mut state = self.state.held();
+            // Whoever makes a batch comes to an end with it.
+            let Ok(mut state) = self.state.try_lock() else { return };
             if state.is_running || state.rows.is_none() || horizon <= state.below {
                 return;
             }
@@ -64,7 +68,7 @@ impl Sweeper {
     fn slice(&self) {
         let clock = &self.node.machine.clock;
         let begun_ns = clock.monotonic_ns();
-        for _ in 0..SLICE_BATCHES.get() {
+        for batches in 1..=SLICE_BATCHES.get() {
             let is_over = match self.batch() {
                 Ok(is_over) => is_over,
                 // The view's own writes fail like this one, and say so.
@@ -77,6 +81,9 @@ impl Sweeper {
             if is_over || clock.monotonic_ns().saturating_sub(begun_ns) > SLICE_NS {
                 break;
             }
+            if batches == SLICE_BATCHES.get() {
+                SLICE_BATCHES.cross();
+            }
         }
         self.state.held().is_running = false;
     }
@@ -85,12 +92,16 @@ impl Sweeper {
     fn batch(&self) -> Result<bool> {
         let step = {
             let mut state = self.state.held();
-            let Some(rows) = &state.rows else { return Ok(true) };
-            let step = sweep(&**rows, BATCH_ROWS.size().max(SWEEP_ROWS_MIN))?;
+            let Some(rows) = state.rows.clone() else { return Ok(true) };
+            let step = sweep(&*rows, BATCH_ROWS.size().max(SWEEP_ROWS_MIN))?;
             // None where it has not applied the entry with the horizon yet, or has swept before its start.
             let Some(step) = step else { return Ok(true) };
             if step.is_over {
                 state.below = step.horizon;
+                if step.removed >= GIVEN_BACK.get() {
+                    GIVEN_BACK.cross();
+                    rows.give_back()?;
+                }
             }
             step
         };

@@ -2,27 +2,37 @@
 //! every node runs a disk view of one half of them, a half of an index of what their values are tagged
 //! with, and some a view of all in memory. Rides go over both halves under the same faults: each shows
 //! one index, each key once, and all that was acknowledged up to there. Images are asked for; views are
-//! stopped and run anew, and begin with what other nodes have of them, while the log is trimmed. In the
-//! end the index finds what the rides bring.
+//! stopped and run anew, and begin with what other nodes have of them, while the log is trimmed; images are
+//! damaged. The horizon moves, and passes no ride that goes on. In the end the index finds what the rides
+//! bring.
+
+mod damage;
+mod horizons;
+mod marked;
+mod rides;
 
 use super::names::{Desk, until_told};
 use crate::SimNet;
 use crate::world::guest::{Guest, Lodging, Visitor, Work};
+use damage::Damage;
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Kind, Result};
 use holdfast_env::HoldMutex;
-use holdfast_env::net::PeerReply;
 use holdfast_node::Node;
 use holdfast_ride::{ViewFace, Views};
-use holdfast_wire::slab::{self, Hashed, Range, Reader};
+use holdfast_wire::slab::Hashed;
 use holdfast_wire::{self as wire, Call, view as msg};
+use horizons::Horizons;
+use rides::Wish;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 const TOPIC: &str = "things";
+/// As the log calls it.
+const LOG_TOPIC: &str = "view/things";
 /// The only collection.
 const OF: u16 = 1;
 const HALVES: u32 = 2;
@@ -47,6 +57,8 @@ struct Items {
     keys: Mutex<BTreeMap<Vec<u8>, Vec<Version>>>,
     /// Keys of which a change may have been made, and nobody was told.
     in_doubt: Mutex<BTreeMap<Vec<u8>, MayBe>>,
+    horizons: Arc<Horizons>,
+    damage: Damage,
 }
 
 /// A guest of a schedule.
@@ -79,10 +91,14 @@ impl Guest for Items {
     fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
         let views = Views::new(node, Path::new("/data/views"), 0, 1 + node.id.0 % 2);
         views.open_all()?;
+        self.horizons.node_begins(node);
         let (rounds, node) = (views.clone(), node.clone());
-        let count = AtomicU32::new(0);
+        let (count, damage) = (AtomicU32::new(0), self.damage.clone());
+        let horizons = self.horizons.clone();
         let round = move || {
             rounds.round();
+            damage.round(&node);
+            horizons.round(&node);
             // The host makes the topic when the first client asks for it.
             if rounds.topic(TOPIC).is_err() {
                 return;
@@ -123,13 +139,22 @@ impl Guest for Items {
             let mut session = None;
             while visitor.now_ns() < end_ns {
                 let (gateway, name) = desk.turn(&visitor).await;
-                let sure = match visitor.below(9) {
+                let sure = match visitor.below(11) {
+                    10 => {
+                        self.horizons.ask(&visitor, gateway, self.last()).await;
+                        true
+                    }
+                    9 => {
+                        self.ride_marked(&visitor).await;
+                        true
+                    }
                     8 => {
                         self.mark(&visitor, gateway).await;
                         true
                     }
                     0 => {
-                        self.ride(&visitor, gateway, Index(0)).await;
+                        let wish = Wish::draw(&visitor, self.last());
+                        self.ride(&visitor, gateway, Index(0), &wish).await;
                         true
                     }
                     1..=2 => {
@@ -145,16 +170,16 @@ impl Guest for Items {
 
     fn check(self: Arc<Self>, visitor: Visitor) -> Work {
         Box::pin(async move {
-            let last = {
-                let keys = self.keys.held();
-                keys.values().filter_map(|versions| Some(versions.last()?.0)).max()
-            };
-            let Some(last) = last.map(Index) else { return };
+            let last = self.last();
+            if last.0 == 0 {
+                return;
+            }
             visitor.sometimes(true, "an item was changed");
             // What each half holds is the same on all nodes that have it.
             let mut shown: BTreeMap<u32, Shown> = BTreeMap::new();
             for gateway in 1..=visitor.gateways() {
-                let ask = || self.ride(&visitor, gateway, last);
+                let newest = Wish::newest();
+                let ask = || self.ride(&visitor, gateway, last, &newest);
                 let ridden = until_told(&visitor, (gateway, "all"), ask).await;
                 let Some((of, items)) = ridden else { return };
                 if *shown.entry(of).or_insert_with(|| items.clone()) != items {
@@ -197,13 +222,13 @@ enum Answer {
     Elsewhere,
 }
 
-/// How a node's half is doing, if it says.
-async fn half_of(visitor: &Visitor, gateway: usize) -> Option<msg::ViewStatus> {
+/// How a node's disk views are doing, if it says.
+async fn disks_of(visitor: &Visitor, gateway: usize) -> Option<Vec<msg::ViewStatus>> {
     let topic = TOPIC.to_owned().to_bytes();
     let status = visitor.ask(gateway, wire::OP_VIEW_STATUS, topic, None).await.ok()?;
-    let views = Vec::<msg::ViewStatus>::from_bytes(&status.meta).expect("what was answered");
-    let is_half = |view: &msg::ViewName| view.kind == msg::ViewKind::Disk {} && view.of == HALVES;
-    views.into_iter().find(|one| is_half(&one.view))
+    let mut views = Vec::<msg::ViewStatus>::from_bytes(&status.meta).expect("what was answered");
+    views.retain(|one| one.view.kind == msg::ViewKind::Disk {});
+    Some(views)
 }
 
 /// A session at some node's fold, and its last number.
@@ -234,6 +259,12 @@ fn tagged(visitor: &Visitor, bytes: usize) -> Vec<u8> {
 }
 
 impl Items {
+    /// The last entry that was acknowledged; 0 for none.
+    fn last(&self) -> Index {
+        let keys = self.keys.held();
+        Index(keys.values().filter_map(|versions| Some(versions.last()?.0)).max().unwrap_or(0))
+    }
+
     /// Of each tag every node that has it finds the keys whose newest values have it, and one has it.
     async fn check_index(
         &self,
@@ -410,116 +441,6 @@ impl Items {
             visitor.violate(&format!("{key:?} is {found:?} at {at}, not {wanted:?}"));
         }
     }
-
-    /// Rides a node's half, which it names: one index, each key once, nothing missing.
-    async fn ride(
-        &self,
-        visitor: &Visitor,
-        gateway: usize,
-        reached: Index,
-    ) -> Option<(u32, Shown)> {
-        let msg::ViewStatus { view, images, .. } = half_of(visitor, gateway).await?;
-        // Of an image nobody asks for later entries than its own.
-        let at = images.last().map(|image| image.index).filter(|_| reached.0 == 0);
-        let at = at.filter(|_| visitor.below(2) == 0);
-        let part = view.part;
-        let range = Range::part(view.part, view.of);
-        let board = msg::Board {
-            view,
-            low: range.low(),
-            high: range.high(),
-            collections: None,
-            keys_only: false,
-            versions: false,
-            since: Index(0),
-            below: None,
-            fields: None,
-            reached,
-            dedicated: visitor.below(4) == 0 && at.is_none(),
-            at,
-            behind: None,
-        };
-        let told = |e: &holdfast_base::Error| {
-            visitor.note(&format!("does not ride on at n{gateway}: {e}"));
-            let broken = matches!(e.kind, Kind::Bug | Kind::Corrupt | Kind::Invalid);
-            if broken {
-                visitor.violate(&format!("a ride at n{gateway}: {e}"));
-            }
-        };
-        let begun = visitor.ask(gateway, wire::OP_RIDE_BEGIN, board.to_bytes(), None).await;
-        let boarded = match begun {
-            Ok(reply) => msg::Boarded::from_bytes(&reply.meta).expect("what was answered"),
-            Err(e) => {
-                told(&e);
-                return None;
-            }
-        };
-        let mut items: Shown = BTreeMap::new();
-        let mut head = 0;
-        let mut silent = 0;
-        // One head after the other would do: the end is told for all of them.
-        while silent < boarded.heads {
-            let next = msg::Next { ride: boarded.ride, head }.to_bytes();
-            let reply = match visitor.ask(gateway, wire::OP_RIDE_NEXT, next, None).await {
-                Ok(reply) => reply,
-                Err(e) if e.kind == Kind::Retry && boarded.heads > 1 => {
-                    // Nothing came of this head while another one was not asked for.
-                    (head, silent) = ((head + 1) % boarded.heads, silent + 1);
-                    continue;
-                }
-                Err(e) => {
-                    told(&e);
-                    return None;
-                }
-            };
-            silent = 0;
-            if reply.meta.is_empty() {
-                visitor.sometimes(!items.is_empty(), "a ride came to its end");
-                visitor.sometimes(at.is_some(), "an image was ridden");
-                self.arrived(visitor, range, boarded.index, &items);
-                return Some((part, items));
-            }
-            if !take(visitor, &reply, boarded.index, &mut items) {
-                return None;
-            }
-            if visitor.below(3) == 0 {
-                head = (head + 1) % boarded.heads;
-            }
-            if visitor.below(20) == 0 {
-                visitor.pause().await;
-            }
-        }
-        None
-    }
-
-    fn arrived(&self, visitor: &Visitor, range: Range, index: Index, items: &Shown) {
-        let keys: Vec<Vec<u8>> = self.keys.held().keys().cloned().collect();
-        let here = |key: &&Vec<u8>| range.contains(slab::hash(Hashed::All, key));
-        for key in keys.iter().filter(here) {
-            let found = items.get(key).map(|(made, value)| (*made, &**value));
-            self.check_key(visitor, key, index, found);
-        }
-    }
-}
-
-/// Takes what a slab brings; whether it may be.
-fn take(visitor: &Visitor, reply: &PeerReply, index: Index, items: &mut Shown) -> bool {
-    let reader = match Reader::new(&reply.meta, &reply.body) {
-        Ok(reader) => reader,
-        Err(e) => {
-            visitor.violate(&format!("a slab of a ride: {e}"));
-            return false;
-        }
-    };
-    for item in reader.items().filter_map(|received| received.item()) {
-        let value = item.value.unwrap_or_default().to_vec();
-        let before = items.insert(item.key.to_vec(), (item.index, value));
-        if before.is_some() || item.index > index.0 {
-            visitor.violate(&format!("a ride at {index} brings {:?} of {}", item.key, item.index));
-            return false;
-        }
-    }
-    true
 }
 
 /// A session to send changes under; none where nobody gives one now.

@@ -60,6 +60,34 @@ fn check(world: &World, view: &msg::ViewName, model: &Model, told: &str) {
     }
 }
 
+/// A view that began with others' images had none of the newest mark, and would have had none before the next
+/// one, a million entries later: the topic had one copy fewer, and nobody knew. It is as if it had lost one.
+#[test]
+fn a_view_that_began_with_others_images_lacks_its_own_until_the_next_mark() {
+    let _trial = Trial::new().enter();
+    let rng = SeededRng::new(3);
+    let below = |n: u64| rng.next_u64() % n;
+    let mut world = World::new(3, 1);
+    let mut asks = world.connect();
+    let mut model = Model::default();
+    change(&mut asks, &mut model, &below);
+    mark(&world, &mut asks);
+    change(&mut asks, &mut model, &below);
+    assert_eq!(world.views.lost_image(TOPIC), Index(0));
+    let at = world.views.status()[0].images[0].index;
+    world.views.topic(TOPIC).unwrap().snapshot_now().unwrap();
+    world.node.log.trim(&log_topic(TOPIC).unwrap(), at).unwrap();
+    let half = name(msg::ViewKind::Disk {}, 1, 2);
+    world.views.run(&half).unwrap();
+    world.node.pump();
+    check(&world, &half, &model, "it began with images");
+    assert_eq!(world.views.lost_image(TOPIC), at);
+    mark(&world, &mut asks);
+    world.views.round();
+    world.node.pump();
+    assert_eq!(world.views.lost_image(TOPIC), Index(0));
+}
+
 #[test]
 fn views_of_any_part_begin_with_images_and_tell_what_the_log_told() {
     let (mut booted, mut trimmed, mut restarts) = (0, 0, 0);

@@ -64,7 +64,15 @@ fn the_horizon_comes_up_to_a_ride_and_passes_it_a_while_after_its_end() {
     pass_seconds(&world, 1);
     let moved = move_horizon(&mut asks, end);
     assert!(moved.horizon.0 == end && moved.index.0 > end, "{moved:?}");
-    assert_eq!(move_horizon(&mut asks, 3).horizon, Index(end), "it never goes back");
+    // It never goes back, and an entry for nothing is not written: each asked for wrote one.
+    let next = |world: &World| {
+        world.node.log.info(&holdfast_ride::log_topic(TOPIC).unwrap()).unwrap().next
+    };
+    let before = next(&world);
+    for index in [0, 3, end] {
+        assert_eq!(move_horizon(&mut asks, index).horizon, Index(end));
+    }
+    assert_eq!(next(&world), before);
 
     // What it has passed goes from the rows, round by round, also over a power cut.
     let newest = |versions: &&Vec<Version>| versions.last().unwrap().1.is_some();
@@ -79,6 +87,27 @@ fn the_horizon_comes_up_to_a_ride_and_passes_it_a_while_after_its_end() {
         world.views.round();
     }
     assert_eq!(rows(&world), wanted);
+}
+
+/// A trim judges by what nodes said some seconds ago, a horizon by what they say now. A hold that had run out
+/// was forgotten when it was not among the older ones, and told of again.
+#[test]
+fn a_hold_that_has_run_out_stays_so_whoever_asks() {
+    let _trial = Trial::drawn(1).with(&HOLD_BYTES_MAX, 1).enter();
+    let rng = SeededRng::new(5);
+    let below = |n: u64| rng.next_u64() % n;
+    let mut world = World::new(1, 1);
+    let mut asks = world.connect();
+    let mut model = Model::default();
+    (0..3).for_each(|_| change(&mut asks, &mut model, &below));
+    let topic = holdfast_ride::log_topic(TOPIC).unwrap();
+    let (id, end) = (world.node.id, Index(last(&model)));
+    let at = Index(end.0 - 1);
+    let held: Held = BTreeMap::from([(id, vec![at])]);
+    assert_eq!(world.node.bounded_by_holds(&topic, end, &held), end);
+    assert!(world.node.has_run_out(&topic, id, at) && !world.node.has_run_out(&topic, id, end));
+    assert_eq!(world.node.bounded_by_holds(&topic, end, &Held::new()), end);
+    assert!(world.node.has_run_out(&topic, id, at));
 }
 
 /// A hold that keeps more of the log than it may runs out; one that keeps less does not.

@@ -416,7 +416,13 @@ impl<R: RowsView> View for InRows<R> {
             batch.changes.insert(session_row(session), bytes);
         }
         let mark = Mark { view: R::NAME.to_owned(), version: R::VERSION, position };
-        batch.put(POSITION.to_vec(), mark.to_bytes());
+        if planted!("view.position-outside-the-batch") {
+            let mut alone = Batch::default();
+            alone.put(POSITION.to_vec(), mark.to_bytes());
+            self.rows()?.write(alone)?;
+        } else {
+            batch.put(POSITION.to_vec(), mark.to_bytes());
+        }
         self.rows()?.write(batch)?;
         if let (Some(index), Some(told)) = (self.marked.take(), &self.told) {
             told(index, self.rows()?.moment()?);

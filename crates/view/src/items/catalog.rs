@@ -132,7 +132,7 @@ impl Catalog {
 
     /// The hash of all keys that begin so, if they have one.
     pub fn hash_of_prefix(&self, number: u16, prefix: &[u8]) -> Result<u32> {
-        self.check(number, prefix)?;
+        self.check_for("seek keys by their beginning", number, prefix)?;
         let rule = self.collection(number).map_or(Hashed::All, |one| one.hashed);
         let needs = match rule {
             Hashed::All => "the whole key: get it, or ride the collection".to_owned(),
@@ -152,16 +152,21 @@ impl Catalog {
         )))
     }
 
-    /// Whether there can be such a key.
+    /// Whether there can be such a key to change.
     pub fn check(&self, collection: u16, key: &[u8]) -> Result<()> {
+        self.check_for("change items", collection, key)
+    }
+
+    /// Whether there can be such a key, for somebody who is doing this.
+    pub fn check_for(&self, doing: &str, collection: u16, key: &[u8]) -> Result<()> {
         if self.collection(collection).is_none() {
             return Err(Error::not_found(format!(
-                "change items: the view has no collection {collection}: make it first"
+                "{doing}: the view has no collection {collection}: make it first"
             )));
         }
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(Error::invalid(format!(
-                "change items: a key has {} bytes: it has to have 1 to {KEY_BYTES_MAX}",
+                "{doing}: a key has {} bytes: it has to have 1 to {KEY_BYTES_MAX}",
                 key.len()
             )));
         }

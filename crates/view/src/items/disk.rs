@@ -177,7 +177,7 @@ impl Reader {
     /// A key's value at an index, or the latest.
     pub fn get(&self, collection: u16, key: &[u8], at: Option<Index>) -> Result<Option<Found>> {
         let at = self.at(at)?;
-        self.catalog.check(collection, key)?;
+        self.catalog.check_for("read items", collection, key)?;
         let hash = self.catalog.hash(collection, key);
         let versions = rows::versions(hash, collection, key);
         let (from, until) =
