@@ -12,13 +12,17 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File, ReplaceSites, read_file, replace_file};
 use holdfast_env::{HoldMutex, HoldRwLock};
 use holdfast_view::Position;
-use holdfast_wire::slab::{self, Range, Reader, Slab, Sums, retain};
+use holdfast_wire::slab::{self, Column, Needs, Range, Slab, Sums, retain};
 use holdfast_wire::view::ViewName;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 
 const SITES: ReplaceSites = ReplaceSites { data: "image.table-data", name: "image.name" };
 const VERSION: u16 = 1;
+/// Columns of so many bytes are written from where they lie, shorter ones together.
+const GATHERED_BYTES: usize = 64 << 10;
+/// What is read back from the device at a time is as a rule less.
+const READ_BACK_BYTES: usize = 4 << 20;
 /// A table has some 60 bytes a slab, and in front of them what the fold keeps of its sessions.
 const TABLE_BYTES_MAX: u64 = 1 << 30;
 
@@ -124,6 +128,16 @@ struct Part {
     path: PathBuf,
     file: Arc<dyn File>,
     state: RwLock<Slabs>,
+    /// Of what was written.
+    written: Mutex<Written>,
+}
+
+#[derive(Default)]
+struct Written {
+    /// Of the items.
+    sums: Sums,
+    /// The checksum of each slab's header, which covers those of its columns.
+    crcs: Vec<u32>,
 }
 
 #[derive(Clone, Default)]
@@ -193,7 +207,7 @@ impl Image {
                 disk.remove(&path)?;
             }
             let file = disk.create(&path, Access::Cached)?;
-            Ok(Part { range: *range, path, file, state: RwLock::default() })
+            Ok(Part::new(*range, path, file, Slabs::default()))
         };
         let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
         let parts = parts.map_err(|e| writing(&path, e.into()))?;
@@ -223,8 +237,8 @@ impl Image {
             if low > high || high > Range::ALL.high() {
                 return Err(damaged(&path, "its range is"));
             }
-            let state = RwLock::new(Slabs { slabs, bytes, is_whole: true });
-            Ok(Part { range: Range::new(low, high), path, file, state })
+            let state = Slabs { slabs, bytes, is_whole: true };
+            Ok(Part::new(Range::new(low, high), path, file, state))
         };
         let parts = table.parts.into_iter().enumerate().map(part).collect::<Result<_>>()?;
         let sealed = Mutex::new(Some(Total { newest, all }));
@@ -261,15 +275,17 @@ impl Image {
     ) -> Result<()> {
         let part = &self.parts[part];
         if let Some((slab, first)) = slab {
-            let mut bytes = Vec::with_capacity(slab.body_bytes() + 1024);
-            slab.write(&mut bytes);
             let offset = part.state.held_shared().bytes;
-            part.file.write_at(&bytes, offset).map_err(|e| writing(&part.path, e.into()))?;
+            let (bytes, crc) = part.append(slab, offset);
+            let bytes = bytes.map_err(|e| writing(&part.path, e.into()))?;
+            let mut written = part.written.held();
+            written.sums.add_made(slab);
+            written.crcs.push(crc);
             let mut state = part.state.held_alone();
-            state.bytes += bytes.len() as u64;
+            state.bytes += bytes;
             state.slabs.push(Entry {
                 offset,
-                bytes: bytes.len() as u32,
+                bytes: bytes as u32,
                 first_hash: slab.header.first_hash,
                 last_hash: slab.header.last_hash,
                 row: first.row.clone(),
@@ -305,26 +321,31 @@ impl Image {
         Ok(total)
     }
 
-    /// Reads every slab as the device holds it, and sums up its items.
+    /// Reads every slab as the device holds it: if it is as it was written, the sums of what was written
+    /// are those of the image.
     fn verify(&self) -> Result<Total> {
         let mut sums = Sums::default();
+        let mut buf = AlignedBuf::zeroed(READ_BACK_BYTES);
         for part in &self.parts {
             let open = self.disk.open(&part.path, Access::Direct);
             let file = open.map_err(|e| reading(&part.path, e.into()))?;
-            let slabs = part.state.held_shared().slabs.clone();
-            for entry in &slabs {
-                let bytes =
-                    read_direct(&*file, entry).map_err(|e| reading(&part.path, e.into()))?;
-                let (header, columns) =
-                    bytes.split_at(slab::header_bytes(&bytes)?.min(bytes.len()));
-                sums.add_slab(&Reader::new(header, columns)?)?;
+            let (state, written) = (part.state.held_shared(), part.written.held());
+            assert_eq!(state.slabs.len(), written.crcs.len(), "what is verified was written here");
+            for (entry, crc) in state.slabs.iter().zip(&written.crcs) {
+                let bytes = read_direct(&*file, entry, &mut buf);
+                let bytes = bytes.map_err(|e| reading(&part.path, e.into()))?;
+                if slab::verify(bytes)? != *crc {
+                    return Err(damaged(&part.path, "a slab that was just written is"));
+                }
             }
+            sums.add_sums(&written.sums);
         }
         Ok(Total::of(&sums))
     }
 
-    /// The slab of this number of those that have hashes from a range, without what lies outside it.
-    pub(crate) fn slab(&self, range: Range, number: u64) -> Result<Found> {
+    /// What is needed of the slab of this number of those that have hashes from a range, without what
+    /// lies outside it.
+    pub(crate) fn slab(&self, range: Range, number: u64, needs: &Arc<Needs>) -> Result<Found> {
         let mut in_front = number as usize;
         let (mut found, mut behind, mut is_whole) = (None, 0, true);
         for part in self.parts.iter().filter(|part| part.range.overlaps(range)) {
@@ -342,7 +363,7 @@ impl Image {
         }
         let is_last = is_whole && behind == 0;
         let Some((part, entry)) = found else { return Ok(Found { slab: None, is_last }) };
-        let slab = part.read(&entry)?;
+        let slab = part.read(&entry, needs)?;
         let (first, last) = (u64::from(entry.first_hash), u64::from(entry.last_hash));
         let slab = match range.low() <= first && last < range.high() {
             true => slab,
@@ -374,13 +395,45 @@ impl Image {
 }
 
 impl Part {
-    fn read(&self, entry: &Entry) -> Result<Slab> {
-        let mut bytes = vec![0; entry.bytes as usize];
-        self.file
-            .read_exact_at(&mut bytes, entry.offset)
-            .map_err(|e| reading(&self.path, e.into()))?;
-        let bytes = Arc::new(bytes);
-        let read = Slab::read(&bytes, 0..bytes.len());
+    fn new(range: Range, path: PathBuf, file: Arc<dyn File>, state: Slabs) -> Part {
+        Part { range, path, file, state: RwLock::new(state), written: Mutex::default() }
+    }
+
+    /// Writes a slab behind the others: how long it is, and the checksum of its header.
+    fn append(&self, slab: &Slab, offset: u64) -> (std::io::Result<u64>, u32) {
+        let mut gathered = slab.header_bytes();
+        let crc = slab::checksum(&gathered);
+        let mut end = offset;
+        let mut write = |bytes: &[u8]| {
+            end += bytes.len() as u64;
+            self.file.write_at(bytes, end - bytes.len() as u64)
+        };
+        let mut all = || {
+            for column in slab.columns().iter().map(Column::bytes) {
+                if gathered.len() + column.len() > GATHERED_BYTES {
+                    write(&gathered)?;
+                    gathered.clear();
+                }
+                match column.len() > GATHERED_BYTES {
+                    true => write(column)?,
+                    false => gathered.extend_from_slice(column),
+                }
+            }
+            write(&gathered)
+        };
+        let written = all();
+        (written.map(|()| end - offset), crc)
+    }
+
+    fn read(&self, entry: &Entry, needs: &Arc<Needs>) -> Result<Slab> {
+        let mut read = |at: std::ops::Range<usize>| {
+            let mut bytes = vec![0; at.len()];
+            self.file
+                .read_exact_at(&mut bytes, entry.offset + at.start as u64)
+                .map_err(|e| reading(&self.path, e.into()))?;
+            Ok(bytes)
+        };
+        let read = Slab::read(entry.bytes as usize, needs, &mut read);
         read.map_err(|e| e.context(format_args!("read image `{}`", self.path.display())))
     }
 }
@@ -398,15 +451,24 @@ fn read_table(bytes: &[u8]) -> Option<Table> {
     (crc32c(table).to_le_bytes() == *crc).then(|| Table::from_bytes(table).ok())?
 }
 
-fn read_direct(file: &dyn File, entry: &Entry) -> std::io::Result<Vec<u8>> {
+fn read_direct<'a>(
+    file: &dyn File,
+    entry: &Entry,
+    buf: &'a mut AlignedBuf,
+) -> std::io::Result<&'a [u8]> {
     let sector = SECTOR_BYTES as u64;
     let (begin, end) = (entry.offset, entry.offset + u64::from(entry.bytes));
     let from = begin / sector * sector;
-    let mut buf = AlignedBuf::zeroed((end.next_multiple_of(sector) - from) as usize);
-    let read = file.read_at(&mut buf, from)?;
-    let bytes = buf.get((begin - from) as usize..(end - from) as usize);
-    let bytes = bytes.filter(|_| read as u64 >= end - from);
-    bytes.map(<[u8]>::to_vec).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+    let length = (end.next_multiple_of(sector) - from) as usize;
+    if length > buf.len() {
+        *buf = AlignedBuf::zeroed(length);
+    }
+    let read = file.read_at(&mut buf[..length], from)?;
+    let bytes = &buf[(begin - from) as usize..(end - from) as usize];
+    match read as u64 >= end - from {
+        true => Ok(bytes),
+        false => Err(std::io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 fn writing(path: &Path, e: Error) -> Error {
