@@ -19,10 +19,8 @@ use std::sync::{Arc, Mutex, RwLock};
 
 const SITES: ReplaceSites = ReplaceSites { data: "image.table-data", name: "image.name" };
 const VERSION: u16 = 1;
-/// Columns of so many bytes are written from where they lie, shorter ones together.
-const GATHERED_BYTES: usize = 64 << 10;
-/// What is read back from the device at a time is as a rule less.
-const READ_BACK_BYTES: usize = 4 << 20;
+/// What is written or read back at a time is as a rule less. So many lie in huge pages.
+const BUFFER_BYTES: usize = 4 << 20;
 /// A table has some 60 bytes a slab, and in front of them what the fold keeps of its sessions.
 const TABLE_BYTES_MAX: u64 = 1 << 30;
 
@@ -128,12 +126,16 @@ struct Part {
     path: PathBuf,
     file: Arc<dyn File>,
     state: RwLock<Slabs>,
-    /// Of what was written.
-    written: Mutex<Written>,
+    /// Of one that is being written.
+    written: Mutex<Option<Written>>,
 }
 
-#[derive(Default)]
+/// Past the page cache: a copy to pages that are new to it took as long as making the slabs, on a virtual
+/// machine longer, and nobody may ever read them.
 struct Written {
+    file: Arc<dyn File>,
+    /// Of a slab, in whole sectors.
+    buf: AlignedBuf,
     /// Of the items.
     sums: Sums,
     /// The checksum of each slab's header, which covers those of its columns.
@@ -206,8 +208,9 @@ impl Image {
             if disk.exists(&path)? {
                 disk.remove(&path)?;
             }
-            let file = disk.create(&path, Access::Cached)?;
-            Ok(Part::new(*range, path, file, Slabs::default()))
+            let written = Written::new(disk.create(&path, Access::Direct)?);
+            let file = disk.open(&path, Access::Cached)?;
+            Ok(Part::new(*range, path, file, Slabs::default(), Some(written)))
         };
         let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
         let parts = parts.map_err(|e| writing(&path, e.into()))?;
@@ -238,7 +241,7 @@ impl Image {
                 return Err(damaged(&path, "its range is"));
             }
             let state = Slabs { slabs, bytes, is_whole: true };
-            Ok(Part::new(Range::new(low, high), path, file, state))
+            Ok(Part::new(Range::new(low, high), path, file, state, None))
         };
         let parts = table.parts.into_iter().enumerate().map(part).collect::<Result<_>>()?;
         let sealed = Mutex::new(Some(Total { newest, all }));
@@ -276,13 +279,11 @@ impl Image {
         let part = &self.parts[part];
         if let Some((slab, first)) = slab {
             let offset = part.state.held_shared().bytes;
-            let (bytes, crc) = part.append(slab, offset);
-            let bytes = bytes.map_err(|e| writing(&part.path, e.into()))?;
             let mut written = part.written.held();
-            written.sums.add_made(slab);
-            written.crcs.push(crc);
+            let written = written.as_mut().expect("an image is written before it is whole");
+            let bytes = written.append(slab, offset).map_err(|e| writing(&part.path, e.into()))?;
             let mut state = part.state.held_alone();
-            state.bytes += bytes;
+            state.bytes = (offset + bytes).next_multiple_of(SECTOR_BYTES as u64);
             state.slabs.push(Entry {
                 offset,
                 bytes: bytes as u32,
@@ -298,7 +299,9 @@ impl Image {
     /// Makes it durable, reads it back from the device, and gives it its name.
     pub fn seal(&self) -> Result<Total> {
         for part in &self.parts {
-            part.file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
+            let written = part.written.held();
+            let file = &written.as_ref().expect("an image is sealed once").file;
+            file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
         }
         let total = self.verify()?;
         let described = |part: &Part| {
@@ -325,20 +328,22 @@ impl Image {
     /// are those of the image.
     fn verify(&self) -> Result<Total> {
         let mut sums = Sums::default();
-        let mut buf = AlignedBuf::zeroed(READ_BACK_BYTES);
         for part in &self.parts {
+            // Nothing is written any more: its buffer goes.
+            let Written { mut buf, sums: of_part, crcs, .. } =
+                part.written.held().take().expect("an image is sealed once");
             let open = self.disk.open(&part.path, Access::Direct);
             let file = open.map_err(|e| reading(&part.path, e.into()))?;
-            let (state, written) = (part.state.held_shared(), part.written.held());
-            assert_eq!(state.slabs.len(), written.crcs.len(), "what is verified was written here");
-            for (entry, crc) in state.slabs.iter().zip(&written.crcs) {
+            let state = part.state.held_shared();
+            assert_eq!(state.slabs.len(), crcs.len(), "what is verified was written here");
+            for (entry, crc) in state.slabs.iter().zip(&crcs) {
                 let bytes = read_direct(&*file, entry, &mut buf);
                 let bytes = bytes.map_err(|e| reading(&part.path, e.into()))?;
                 if slab::verify(bytes)? != *crc {
                     return Err(damaged(&part.path, "a slab that was just written is"));
                 }
             }
-            sums.add_sums(&written.sums);
+            sums.add_sums(&of_part);
         }
         Ok(Total::of(&sums))
     }
@@ -394,35 +399,43 @@ impl Image {
     }
 }
 
-impl Part {
-    fn new(range: Range, path: PathBuf, file: Arc<dyn File>, state: Slabs) -> Part {
-        Part { range, path, file, state: RwLock::new(state), written: Mutex::default() }
+impl Written {
+    fn new(file: Arc<dyn File>) -> Written {
+        let (sums, crcs) = Default::default();
+        Written { file, buf: AlignedBuf::zeroed(BUFFER_BYTES), sums, crcs }
     }
 
-    /// Writes a slab behind the others: how long it is, and the checksum of its header.
-    fn append(&self, slab: &Slab, offset: u64) -> (std::io::Result<u64>, u32) {
-        let mut gathered = slab.header_bytes();
-        let crc = slab::checksum(&gathered);
-        let mut end = offset;
-        let mut write = |bytes: &[u8]| {
-            end += bytes.len() as u64;
-            self.file.write_at(bytes, end - bytes.len() as u64)
-        };
-        let mut all = || {
-            for column in slab.columns().iter().map(Column::bytes) {
-                if gathered.len() + column.len() > GATHERED_BYTES {
-                    write(&gathered)?;
-                    gathered.clear();
-                }
-                match column.len() > GATHERED_BYTES {
-                    true => write(column)?,
-                    false => gathered.extend_from_slice(column),
-                }
-            }
-            write(&gathered)
-        };
-        let written = all();
-        (written.map(|()| end - offset), crc)
+    /// Writes a slab in whole sectors, and says how long it is.
+    fn append(&mut self, slab: &Slab, offset: u64) -> std::io::Result<u64> {
+        let header = slab.header_bytes();
+        let bytes = header.len() + slab.body_bytes();
+        let whole = bytes.next_multiple_of(SECTOR_BYTES);
+        if whole > self.buf.len() {
+            self.buf = AlignedBuf::zeroed(whole);
+        }
+        let mut at = 0;
+        let columns = slab.columns().iter().map(Column::bytes);
+        for piece in [&*header].into_iter().chain(columns) {
+            self.buf[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        self.buf[at..whole].fill(0);
+        self.file.write_at(&self.buf[..whole], offset)?;
+        self.sums.add_made(slab);
+        self.crcs.push(slab::checksum(&header));
+        Ok(bytes as u64)
+    }
+}
+
+impl Part {
+    fn new(
+        range: Range,
+        path: PathBuf,
+        file: Arc<dyn File>,
+        state: Slabs,
+        written: Option<Written>,
+    ) -> Part {
+        Part { range, path, file, state: RwLock::new(state), written: Mutex::new(written) }
     }
 
     fn read(&self, entry: &Entry, needs: &Arc<Needs>) -> Result<Slab> {
@@ -456,19 +469,10 @@ fn read_direct<'a>(
     entry: &Entry,
     buf: &'a mut AlignedBuf,
 ) -> std::io::Result<&'a [u8]> {
-    let sector = SECTOR_BYTES as u64;
-    let (begin, end) = (entry.offset, entry.offset + u64::from(entry.bytes));
-    let from = begin / sector * sector;
-    let length = (end.next_multiple_of(sector) - from) as usize;
-    if length > buf.len() {
-        *buf = AlignedBuf::zeroed(length);
-    }
-    let read = file.read_at(&mut buf[..length], from)?;
-    let bytes = &buf[(begin - from) as usize..(end - from) as usize];
-    match read as u64 >= end - from {
-        true => Ok(bytes),
-        false => Err(std::io::ErrorKind::UnexpectedEof.into()),
-    }
+    let bytes = entry.bytes as usize;
+    let whole = bytes.next_multiple_of(SECTOR_BYTES);
+    file.read_exact_at(&mut buf[..whole], entry.offset)?;
+    Ok(&buf[..bytes])
 }
 
 fn writing(path: &Path, e: Error) -> Error {
