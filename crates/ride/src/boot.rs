@@ -16,7 +16,7 @@ use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_view::Arrival;
 use holdfast_view::items::Catalog;
-use holdfast_wire::slab::{Collections, Range, Reader, Slab, Wanted, select};
+use holdfast_wire::slab::{Needs, Range, Reader, Slab, Wanted, select};
 use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -512,16 +512,19 @@ impl Boot {
 
     fn scan_here(&self, image: &Arc<Image>, leg: &Leg) -> Result<ImageScan> {
         let first = leg.behind.as_ref().map(|last| First::behind(last).to_bytes());
-        ImageScan::new(image, leg.range, &At { number: 0, first })
+        let needs = Arc::new(Needs::of(&self.wanted(leg.range)));
+        ImageScan::new(image, leg.range, needs, &At { number: 0, first })
+    }
+
+    /// What the view begins with, of a leg.
+    fn wanted(&self, range: Range) -> Wanted {
+        Wanted { range, versions: self.wants_versions(), ..Wanted::all() }
     }
 
     /// The next slab, if there is something in it for the view; and whether it is the last one.
     fn next_here(&self, scan: &mut ImageScan, range: Range) -> Result<(Option<Slab>, bool)> {
-        let (collections, versions) = (Collections::All, self.wants_versions());
-        let wanted =
-            Wanted { range, collections, keys_only: false, versions, indices: 0..u64::MAX };
         let (about, kept) = scan.make()?;
-        let slab = kept.slab.map(|slab| select(&slab, &wanted));
+        let slab = kept.slab.map(|slab| select(&slab, &self.wanted(range)));
         Ok((slab.filter(|slab| slab.body_bytes() > 0), about.last))
     }
 

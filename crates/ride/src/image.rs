@@ -10,15 +10,17 @@ use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File, ReplaceSites, read_file, replace_file};
-use holdfast_env::{HoldMutex, HoldRwLock};
+use holdfast_env::{HoldMutex, HoldRwLock, planted};
 use holdfast_view::Position;
-use holdfast_wire::slab::{self, Range, Reader, Slab, Sums, retain};
+use holdfast_wire::slab::{self, Column, Needs, Range, Slab, Sums, retain};
 use holdfast_wire::view::ViewName;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 
 const SITES: ReplaceSites = ReplaceSites { data: "image.table-data", name: "image.name" };
 const VERSION: u16 = 1;
+/// What is written or read back at a time is as a rule less. So many lie in huge pages.
+const BUFFER_BYTES: usize = 4 << 20;
 /// A table has some 60 bytes a slab, and in front of them what the fold keeps of its sessions.
 const TABLE_BYTES_MAX: u64 = 1 << 30;
 
@@ -124,6 +126,20 @@ struct Part {
     path: PathBuf,
     file: Arc<dyn File>,
     state: RwLock<Slabs>,
+    /// Of one that is being written.
+    written: Mutex<Option<Written>>,
+}
+
+/// Past the page cache: a copy to pages that are new to it took as long as making the slabs, on a virtual
+/// machine longer, and nobody may ever read them.
+struct Written {
+    file: Arc<dyn File>,
+    /// Of a slab, in whole sectors.
+    buf: AlignedBuf,
+    /// Of the items.
+    sums: Sums,
+    /// The checksum of each slab's header, which covers those of its columns.
+    crcs: Vec<u32>,
 }
 
 #[derive(Clone, Default)]
@@ -192,8 +208,9 @@ impl Image {
             if disk.exists(&path)? {
                 disk.remove(&path)?;
             }
-            let file = disk.create(&path, Access::Cached)?;
-            Ok(Part { range: *range, path, file, state: RwLock::default() })
+            let written = Written::new(disk.create(&path, Access::Direct)?);
+            let file = disk.open(&path, Access::Cached)?;
+            Ok(Part::new(*range, path, file, Slabs::default(), Some(written)))
         };
         let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
         let parts = parts.map_err(|e| writing(&path, e.into()))?;
@@ -223,8 +240,8 @@ impl Image {
             if low > high || high > Range::ALL.high() {
                 return Err(damaged(&path, "its range is"));
             }
-            let state = RwLock::new(Slabs { slabs, bytes, is_whole: true });
-            Ok(Part { range: Range::new(low, high), path, file, state })
+            let state = Slabs { slabs, bytes, is_whole: true };
+            Ok(Part::new(Range::new(low, high), path, file, state, None))
         };
         let parts = table.parts.into_iter().enumerate().map(part).collect::<Result<_>>()?;
         let sealed = Mutex::new(Some(Total { newest, all }));
@@ -261,15 +278,15 @@ impl Image {
     ) -> Result<()> {
         let part = &self.parts[part];
         if let Some((slab, first)) = slab {
-            let mut bytes = Vec::with_capacity(slab.body_bytes() + 1024);
-            slab.write(&mut bytes);
             let offset = part.state.held_shared().bytes;
-            part.file.write_at(&bytes, offset).map_err(|e| writing(&part.path, e.into()))?;
+            let mut written = part.written.held();
+            let written = written.as_mut().expect("an image is written before it is whole");
+            let bytes = written.append(slab, offset).map_err(|e| writing(&part.path, e.into()))?;
             let mut state = part.state.held_alone();
-            state.bytes += bytes.len() as u64;
+            state.bytes = (offset + bytes).next_multiple_of(SECTOR_BYTES as u64);
             state.slabs.push(Entry {
                 offset,
-                bytes: bytes.len() as u32,
+                bytes: bytes as u32,
                 first_hash: slab.header.first_hash,
                 last_hash: slab.header.last_hash,
                 row: first.row.clone(),
@@ -282,7 +299,9 @@ impl Image {
     /// Makes it durable, reads it back from the device, and gives it its name.
     pub fn seal(&self) -> Result<Total> {
         for part in &self.parts {
-            part.file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
+            let written = part.written.held();
+            let file = &written.as_ref().expect("an image is sealed once").file;
+            file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
         }
         let total = self.verify()?;
         let described = |part: &Part| {
@@ -305,26 +324,33 @@ impl Image {
         Ok(total)
     }
 
-    /// Reads every slab as the device holds it, and sums up its items.
+    /// Reads every slab as the device holds it: if it is as it was written, the sums of what was written
+    /// are those of the image.
     fn verify(&self) -> Result<Total> {
         let mut sums = Sums::default();
         for part in &self.parts {
+            // Nothing is written any more: its buffer goes.
+            let Written { mut buf, sums: of_part, crcs, .. } =
+                part.written.held().take().expect("an image is sealed once");
             let open = self.disk.open(&part.path, Access::Direct);
             let file = open.map_err(|e| reading(&part.path, e.into()))?;
-            let slabs = part.state.held_shared().slabs.clone();
-            for entry in &slabs {
-                let bytes =
-                    read_direct(&*file, entry).map_err(|e| reading(&part.path, e.into()))?;
-                let (header, columns) =
-                    bytes.split_at(slab::header_bytes(&bytes)?.min(bytes.len()));
-                sums.add_slab(&Reader::new(header, columns)?)?;
+            let state = part.state.held_shared();
+            assert_eq!(state.slabs.len(), crcs.len(), "what is verified was written here");
+            for (entry, crc) in state.slabs.iter().zip(&crcs) {
+                let bytes = read_direct(&*file, entry, &mut buf);
+                let bytes = bytes.map_err(|e| reading(&part.path, e.into()))?;
+                if slab::verify(bytes)? != *crc && !planted!("ride.any-slab-read-back") {
+                    return Err(damaged(&part.path, "a slab that was just written is"));
+                }
             }
+            sums.add_sums(&of_part);
         }
         Ok(Total::of(&sums))
     }
 
-    /// The slab of this number of those that have hashes from a range, without what lies outside it.
-    pub(crate) fn slab(&self, range: Range, number: u64) -> Result<Found> {
+    /// What is needed of the slab of this number of those that have hashes from a range, without what
+    /// lies outside it.
+    pub(crate) fn slab(&self, range: Range, number: u64, needs: &Arc<Needs>) -> Result<Found> {
         let mut in_front = number as usize;
         let (mut found, mut behind, mut is_whole) = (None, 0, true);
         for part in self.parts.iter().filter(|part| part.range.overlaps(range)) {
@@ -342,7 +368,7 @@ impl Image {
         }
         let is_last = is_whole && behind == 0;
         let Some((part, entry)) = found else { return Ok(Found { slab: None, is_last }) };
-        let slab = part.read(&entry)?;
+        let slab = part.read(&entry, needs)?;
         let (first, last) = (u64::from(entry.first_hash), u64::from(entry.last_hash));
         let slab = match range.low() <= first && last < range.high() {
             true => slab,
@@ -373,14 +399,54 @@ impl Image {
     }
 }
 
+impl Written {
+    fn new(file: Arc<dyn File>) -> Written {
+        let (sums, crcs) = Default::default();
+        Written { file, buf: AlignedBuf::zeroed(BUFFER_BYTES), sums, crcs }
+    }
+
+    /// Writes a slab in whole sectors, and says how long it is.
+    fn append(&mut self, slab: &Slab, offset: u64) -> std::io::Result<u64> {
+        let header = slab.header_bytes();
+        let bytes = header.len() + slab.body_bytes();
+        let whole = bytes.next_multiple_of(SECTOR_BYTES);
+        if whole > self.buf.len() {
+            self.buf = AlignedBuf::zeroed(whole);
+        }
+        let mut at = 0;
+        let columns = slab.columns().iter().map(Column::bytes);
+        for piece in [&*header].into_iter().chain(columns) {
+            self.buf[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        self.buf[at..whole].fill(0);
+        self.file.write_at(&self.buf[..whole], offset)?;
+        self.sums.add_made(slab);
+        self.crcs.push(slab::checksum(&header));
+        Ok(bytes as u64)
+    }
+}
+
 impl Part {
-    fn read(&self, entry: &Entry) -> Result<Slab> {
-        let mut bytes = vec![0; entry.bytes as usize];
-        self.file
-            .read_exact_at(&mut bytes, entry.offset)
-            .map_err(|e| reading(&self.path, e.into()))?;
-        let bytes = Arc::new(bytes);
-        let read = Slab::read(&bytes, 0..bytes.len());
+    fn new(
+        range: Range,
+        path: PathBuf,
+        file: Arc<dyn File>,
+        state: Slabs,
+        written: Option<Written>,
+    ) -> Part {
+        Part { range, path, file, state: RwLock::new(state), written: Mutex::new(written) }
+    }
+
+    fn read(&self, entry: &Entry, needs: &Arc<Needs>) -> Result<Slab> {
+        let mut read = |at: std::ops::Range<usize>| {
+            let mut bytes = vec![0; at.len()];
+            self.file
+                .read_exact_at(&mut bytes, entry.offset + at.start as u64)
+                .map_err(|e| reading(&self.path, e.into()))?;
+            Ok(bytes)
+        };
+        let read = Slab::read(entry.bytes as usize, needs, &mut read);
         read.map_err(|e| e.context(format_args!("read image `{}`", self.path.display())))
     }
 }
@@ -398,15 +464,15 @@ fn read_table(bytes: &[u8]) -> Option<Table> {
     (crc32c(table).to_le_bytes() == *crc).then(|| Table::from_bytes(table).ok())?
 }
 
-fn read_direct(file: &dyn File, entry: &Entry) -> std::io::Result<Vec<u8>> {
-    let sector = SECTOR_BYTES as u64;
-    let (begin, end) = (entry.offset, entry.offset + u64::from(entry.bytes));
-    let from = begin / sector * sector;
-    let mut buf = AlignedBuf::zeroed((end.next_multiple_of(sector) - from) as usize);
-    let read = file.read_at(&mut buf, from)?;
-    let bytes = buf.get((begin - from) as usize..(end - from) as usize);
-    let bytes = bytes.filter(|_| read as u64 >= end - from);
-    bytes.map(<[u8]>::to_vec).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+fn read_direct<'a>(
+    file: &dyn File,
+    entry: &Entry,
+    buf: &'a mut AlignedBuf,
+) -> std::io::Result<&'a [u8]> {
+    let bytes = entry.bytes as usize;
+    let whole = bytes.next_multiple_of(SECTOR_BYTES);
+    file.read_exact_at(&mut buf[..whole], entry.offset)?;
+    Ok(&buf[..bytes])
 }
 
 fn writing(path: &Path, e: Error) -> Error {
@@ -422,4 +488,66 @@ fn damaged(path: &Path, what: &str) -> Error {
         "read image `{}`: {what} damaged: it is not used, and another one is made with the next mark",
         path.display()
     ))
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "looks at what lies on the disk")]
+mod tests {
+    use super::*;
+    use holdfast_base::Kind;
+    use holdfast_env::RealDisk;
+    use holdfast_wire::slab::{Builder, Item};
+    use holdfast_wire::view::ViewKind;
+
+    fn slab(key: &[u8], bytes: usize) -> Slab {
+        let mut builder = Builder::new(Range::ALL, 7, Arc::new(Needs::all()), false);
+        let value = vec![key[0]; bytes];
+        let item = Item { hash: 5, collection: 1, key, index: 3, value: Some(&value) };
+        assert!(builder.push(&item).is_none());
+        builder.finish().unwrap()
+    }
+
+    /// Where the device lost a write, an older slab that lies there may be whole by all of its own
+    /// checksums.
+    #[test]
+    fn an_image_gets_its_name_only_if_the_device_holds_what_was_written() {
+        let place = std::env::temp_dir().join(format!("holdfast-image-{}", std::process::id()));
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        for (other, seals) in [(None, true), (Some(slab(b"c", 5000)), false)] {
+            let _ = std::fs::remove_dir_all(&place);
+            std::fs::create_dir_all(&place).unwrap();
+            let name = ViewName { topic: "t".to_owned(), kind: ViewKind::Disk {}, part: 0, of: 1 };
+            let position = Position { applied: Index(7), ..Position::default() };
+            let about = About { view: name, position, front: Vec::new() };
+            let image = Image::create(&disk, &place, about, &[Range::ALL]).unwrap();
+            let slabs = [slab(b"a", 5000), slab(b"b", 5000)];
+            for (at, slab) in slabs.iter().enumerate() {
+                let first = First { inside_key: false, row: vec![at as u8] };
+                image.write(0, Some((slab, &first)), at == 1).unwrap();
+            }
+            let path = image.path().with_extension("0");
+            if let Some(other) = &other {
+                let mut bytes = Vec::new();
+                other.write(&mut bytes);
+                let file = disk.open(&path, Access::Cached).unwrap();
+                file.write_at(&bytes, 2 * SECTOR_BYTES as u64).unwrap();
+            }
+            let sealed = image.seal();
+            assert_eq!(sealed.is_ok(), seals);
+            assert_eq!(list(&*disk, &place).unwrap().0, [Index(7)][..usize::from(seals)]);
+            if let Err(e) = sealed {
+                assert_eq!(e.kind, Kind::Corrupt);
+                continue;
+            }
+            // Each begins on a sector, and both are as they were.
+            let image = Image::open(&disk, &place, Index(7)).unwrap();
+            assert_eq!(image.bytes(), 4 * SECTOR_BYTES as u64);
+            for (number, slab) in slabs.iter().enumerate() {
+                let found = image.slab(Range::ALL, number as u64, &Arc::new(Needs::all())).unwrap();
+                let (found, _) = found.slab.unwrap();
+                assert_eq!(found.header_bytes(), slab.header_bytes());
+            }
+        }
+        std::fs::remove_dir_all(&place).unwrap();
+    }
 }

@@ -8,7 +8,8 @@ mod projections;
 mod riders;
 
 use crate::carousel::{
-    Boarding, Carousel, Effect, Held, Limits, Place, RiderId, ScanId, Source, Span, SpinId, Ticket,
+    Boarding, Carousel, Effect, Held, Limits, Place, Reader, RiderId, ScanId, Source, Span, SpinId,
+    Ticket,
 };
 use crate::image::Image;
 use crate::scan::{First, ImageScan, Pages, Scan};
@@ -19,7 +20,7 @@ use holdfast_env::net::{Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::{HoldMutex, event};
 use holdfast_node::Node;
-use holdfast_view::items::{Catalog, Reader};
+use holdfast_view::items::{self, Catalog};
 use holdfast_view::{Position, front};
 use holdfast_wire::slab::{Needs, Range, Slab};
 use holdfast_wire::view::ViewName;
@@ -306,8 +307,8 @@ impl Rides {
                     }
                     state.boarded(now, rider, on, jobs);
                 }
-                Effect::Scan { scan, source, head, at, .. } => {
-                    self.scan(state, now, (scan, source), head, at, jobs);
+                Effect::Scan { scan, source, head, at, reader } => {
+                    self.scan(state, now, (scan, source, reader), head, at, jobs);
                 }
                 Effect::Stop { scan } => {
                     if state.scans.remove(&scan).is_none() {
@@ -346,19 +347,20 @@ impl Rides {
         &self,
         state: &mut State,
         now: u64,
-        (scan, source): (ScanId, Source),
+        (scan, source, reader): (ScanId, Source, Reader),
         head: usize,
         at: Option<Place>,
         jobs: &mut Vec<Job>,
     ) {
-        let (needs, range) = (state.needs.clone(), self.heads[head]);
+        let (needs, range) = (state.needs_of(reader), self.heads[head]);
         let opened = match (at, state.scans.remove(&scan), source) {
             (Some(at), _, Source::Snapshot(spin)) => {
                 let scan = Scan::new(&state.spins[&spin], range, needs, &at);
                 scan.map(|scan| Pages::Rows(Box::new(scan)))
             }
             (Some(at), _, Source::Image(index)) => {
-                ImageScan::new(&state.images.known[&index], range, &at).map(Pages::Image)
+                let image = &state.images.known[&index];
+                ImageScan::new(image, range, needs, &at).map(Pages::Image)
             }
             (None, Some(open), _) => open.with(needs),
             (None, None, _) => Err(Error::bug("go on with a scan: it was never begun")),
@@ -469,7 +471,7 @@ impl Rides {
 impl Shown {
     fn new(moment: Arc<dyn Moment>) -> Result<Shown> {
         let (position, mut front) = front(&*moment)?;
-        let catalog = Reader::new(moment.clone())?.catalog().clone();
+        let catalog = items::Reader::new(moment.clone())?.catalog().clone();
         catalog.encode(&mut front);
         Ok(Shown { moment, catalog, position, front })
     }
@@ -486,6 +488,18 @@ impl State {
         };
         if needs != *self.needs {
             self.needs = Arc::new(needs);
+        }
+    }
+
+    /// What is needed of the slabs of a scan: what all riders need together, or what the one does that
+    /// reads by itself.
+    fn needs_of(&self, reader: Reader) -> Arc<Needs> {
+        match reader {
+            Reader::Shared => self.needs.clone(),
+            Reader::Private(rider) => {
+                let of = |rider: &Rider| Needs::of(&rider.wish.wanted);
+                Arc::new(self.riders.get(&rider).map_or_else(Needs::nothing, of))
+            }
         }
     }
 

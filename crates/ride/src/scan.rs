@@ -44,7 +44,7 @@ impl Pages {
         }
     }
 
-    /// Goes on with what is needed now. An image has everything.
+    /// Goes on with what is needed now. Who reads an image needs the same to the end.
     pub fn with(self, needs: Arc<Needs>) -> Result<Pages> {
         match self {
             Pages::Rows(scan) => Ok(Pages::Rows(Box::new(scan.with(needs)?))),
@@ -158,6 +158,7 @@ impl Scan {
 pub(crate) struct ImageScan {
     image: Arc<Image>,
     range: Range,
+    needs: Arc<Needs>,
     /// The next slab's, as the core counts.
     number: u64,
     /// So many slabs of the image are in front of the one that the core counts as the first.
@@ -167,16 +168,22 @@ pub(crate) struct ImageScan {
 }
 
 impl ImageScan {
-    pub fn new(image: &Arc<Image>, range: Range, at: &Place) -> Result<ImageScan> {
+    pub fn new(
+        image: &Arc<Image>,
+        range: Range,
+        needs: Arc<Needs>,
+        at: &Place,
+    ) -> Result<ImageScan> {
         let first = at.first.as_ref().map(|first| First::from_bytes(first)).transpose()?;
         let row = first.map(|first| first.row).filter(|row| !row.is_empty());
         let first = row.as_ref().map_or(at.number, |row| image.number_at(range, row));
         let skipped = first.saturating_sub(at.number);
-        Ok(ImageScan { image: image.clone(), range, number: at.number, skipped, from: row })
+        let (image, number) = (image.clone(), at.number);
+        Ok(ImageScan { image, range, needs, number, skipped, from: row })
     }
 
     pub fn make(&mut self) -> Result<(About, Kept)> {
-        let found = self.image.slab(self.range, self.skipped + self.number)?;
+        let found = self.image.slab(self.range, self.skipped + self.number, &self.needs)?;
         let last = found.is_last;
         let number = self.number;
         self.number += 1;

@@ -87,8 +87,8 @@ struct Lacking {
     asked_ns: Option<u64>,
 }
 
-/// A mark, and the rows as it has left them. The fold leaves it here, and rounds take it: what follows
-/// from it takes longer than a fold may be held.
+/// A mark, and the rows as it has left them. The fold leaves it here, for who takes it when the fold is not
+/// held any more.
 pub type Marks = Mutex<Option<(Index, Arc<dyn Moment>)>>;
 
 /// Every version, folded.

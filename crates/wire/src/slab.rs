@@ -7,7 +7,8 @@
 //!   It encodes what [`Needs`] say, and cuts in the same places whatever they say.
 //! - Who sends: [`select`] takes from a slab what a rider [`Wanted`]; [`Slab::header_bytes`] and
 //!   [`Slab::columns`] are what goes on the wire, one behind the other. [`Fields`] are what is left of
-//!   the values where single fields were asked for; [`Slab::read`] takes a slab out of an image.
+//!   the values where single fields were asked for; [`Slab::read`] takes of a slab in an image what
+//!   is needed, and [`verify`] looks whether it is as it was written.
 //! - Who receives makes a [`Reader`] of the bytes, which verifies all of them before it gives items.
 //!   [`Sums`] of what was received are compared with those of others. [`values`] says what an index
 //!   knows a value by.
@@ -17,6 +18,7 @@ mod builder;
 mod fields;
 mod hash;
 mod header;
+mod kept;
 mod reader;
 mod record;
 mod select;
@@ -30,6 +32,7 @@ pub use builder::{Builder, SLAB_BYTES};
 pub use fields::{FIELD_BYTES_MAX, FIELDS_MAX, Fields};
 pub use hash::{Hashed, PARTITIONS_MAX, Range, SUB_RANGES, hash, sub_range};
 pub use header::header_bytes;
+pub use kept::{checksum, verify};
 pub use reader::Reader;
 pub use select::{retain, select};
 pub use sums::Sums;
@@ -37,7 +40,6 @@ pub use values::{INDEXED_BYTES_MAX, object_of, values};
 pub use wanted::{Collections, Needs, Wanted};
 
 use header::{About, Group, What, write_header};
-use holdfast_base::Result;
 use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_BODY_BYTES_MAX, FRAME_META_BYTES_MAX};
 use record::Pair;
 use std::ops;
@@ -185,21 +187,6 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// Takes a slab out of bytes that hold its header and its columns, as in an image; they are
-    /// verified, and shared from then on. `Corrupt` as for a [`Reader`].
-    pub fn read(bytes: &Arc<Vec<u8>>, at: ops::Range<usize>) -> Result<Slab> {
-        let slice = &bytes[at.clone()];
-        let (header, columns) = slice.split_at(header_bytes(slice)?.min(slice.len()));
-        let reader = Reader::new(header, columns)?;
-        let begin = at.start + header.len();
-        let columns = reader.columns().map(|(about, indices, at)| {
-            let at = begin + at.start..begin + at.end;
-            Column { about, indices, bytes: bytes.clone(), at }
-        });
-        let needs = if reader.is_whole() { Needs::all() } else { Needs::nothing() };
-        Ok(Slab { header: reader.header, needs: Arc::new(needs), columns: columns.collect() })
-    }
-
     /// Whether everything was encoded that this rider wants; otherwise the slab has to be made again,
     /// from rows.
     pub fn serves(&self, wanted: &Wanted) -> bool {

@@ -161,7 +161,8 @@ pub(super) fn spool(node: &Node, ridden: bool) -> Result<(Took, u64)> {
     let (cpu, start) = (node.cpu_seconds(), Instant::now());
     let at = node.ask(&["view", "mark", TOPIC])?["index"].as_u64().unwrap_or_default();
     if ridden {
-        ride(node, &of_all(1, &[]))?;
+        // Not before the image is begun: it is made as of the mark.
+        ride(node, &of_all(1, &["--reached", &at.to_string()]))?;
     }
     let has_image = |view: &Value| {
         let images = view["images"].as_array().map(Vec::as_slice).unwrap_or_default();

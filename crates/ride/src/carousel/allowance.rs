@@ -5,6 +5,7 @@ use super::head::Who;
 use super::terms::{Limits, RiderId, SpinId};
 use super::{Carousel, Ground, Stream, error};
 use holdfast_env::planted;
+use std::collections::BTreeMap;
 
 /// Who is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,53 +24,69 @@ pub(super) enum Timer {
     Stall(Payer),
 }
 
+/// The part of the others that somebody holds up, in thousandths; 0 where it holds up nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Share(u64);
+
+impl Share {
+    pub const NONE: Share = Share(0);
+    const WHOLE: u64 = 1000;
+
+    /// Of so many others.
+    pub fn of(waiting: usize, others: usize) -> Share {
+        assert!(0 < waiting && waiting <= others, "who holds up somebody is not alone");
+        Share((waiting as u64 * Share::WHOLE / others as u64).max(1))
+    }
+}
+
+/// What is left of somebody's allowance. It grows with the time aboard. While others wait it shrinks
+/// instead: as fast as time passes where all the others wait, and half as fast where half of them do. For
+/// where few wait, the others are as slow as whom they wait for, and it would help nobody to move one after
+/// the other: each would make its own slabs from then on, of a machine that has too much to do already.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Account {
-    /// When it came aboard.
-    pub boarded_ns: u64,
-    /// For how long it has held up others, up to `since_ns`.
-    charged_ns: u64,
-    /// On how many heads it does so now. The time counts once: it is the others' time that goes.
-    heads: usize,
+    /// In [`GRAINS`] of a nanosecond, at `since_ns`. Below 0 by less than a nanosecond: it is looked at
+    /// when nothing is left.
+    left: i128,
     since_ns: u64,
+    /// Heads on which it holds up others now.
+    shares: BTreeMap<usize, Share>,
     /// When it will have held up others for longer than allowed, if that goes on.
     alarm_ns: Option<u64>,
 }
 
+/// A nanosecond is counted in so many: thousandths of the others, and percents of the time aboard.
+const GRAINS: i128 = Share::WHOLE as i128 * 100;
+
 impl Account {
-    pub fn new(now: u64) -> Account {
-        Account { boarded_ns: now, ..Account::default() }
+    pub fn new(now: u64, limits: &Limits) -> Account {
+        let left = i128::from(limits.allowance_ns) * GRAINS;
+        Account { left, since_ns: now, ..Account::default() }
     }
 
     pub fn alarm_ns(&self) -> Option<u64> {
         self.alarm_ns
     }
 
-    fn spent_ns(&self, now: u64) -> u64 {
-        self.charged_ns + if self.heads > 0 { now - self.since_ns } else { 0 }
+    /// Of whichever head it is the most. The time counts once: it is the others' time that goes.
+    fn share(&self) -> i128 {
+        self.shares.values().max().map_or(0, |share| i128::from(share.0))
     }
 
-    fn allowed_ns(&self, limits: &Limits, now: u64) -> u64 {
-        let aboard = u128::from(now - self.boarded_ns);
-        let share = aboard * u128::from(limits.allowance_percent) / 100;
-        limits.allowance_ns.saturating_add(u64::try_from(share).unwrap_or(u64::MAX))
+    fn settle(&mut self, limits: &Limits, now: u64) {
+        let passed = i128::from(now - std::mem::replace(&mut self.since_ns, now));
+        let percent = i128::from(limits.allowance_percent);
+        self.left += match self.share() {
+            0 => passed * percent * i128::from(Share::WHOLE),
+            share => -passed * share * (100 - percent),
+        };
     }
 
-    fn is_past(&self, limits: &Limits, now: u64) -> bool {
-        self.heads > 0 && self.spent_ns(now) > self.allowed_ns(limits, now)
-    }
-
-    /// The first moment, from now on, at which it is past its allowance if nothing changes. What
-    /// is left shrinks by what time passes, less what time aboard adds.
-    fn due_ns(&self, limits: &Limits, now: u64) -> u64 {
-        let left = self.allowed_ns(limits, now).saturating_sub(self.spent_ns(now));
-        let due = u128::from(left) * 100 / u128::from(100 - limits.allowance_percent);
-        let mut due = now.saturating_add(u64::try_from(due).unwrap_or(u64::MAX));
-        // A few steps: shares are rounded down.
-        while !self.is_past(limits, due) && due < u64::MAX {
-            due += 1;
-        }
-        due
+    /// When nothing is left, if nothing changes from `since_ns` on.
+    fn due_ns(&self, limits: &Limits) -> Option<u64> {
+        let shrinks = self.share() * i128::from(100 - limits.allowance_percent);
+        let lasts = (shrinks > 0).then(|| (self.left.max(0) + shrinks - 1) / shrinks)?;
+        Some(self.since_ns.saturating_add(u64::try_from(lasts).unwrap_or(u64::MAX)))
     }
 }
 
@@ -93,17 +110,16 @@ impl Carousel {
         }
     }
 
-    /// Somebody begins to hold up others on one head more, or stops to on one.
-    pub(super) fn holds_up(&mut self, payer: Payer, begins: bool) {
+    /// Somebody holds up so many of the others on a head from now on.
+    pub(super) fn holds_up(&mut self, payer: Payer, head: usize, share: Share) {
         let (now, limits) = (self.now, self.limits);
         let Some(account) = self.account(payer) else { return };
-        account.charged_ns = account.spent_ns(now);
-        account.since_ns = now;
-        match begins {
-            true => account.heads += 1,
-            false => account.heads -= 1,
-        }
-        let due = (account.heads > 0).then(|| account.due_ns(&limits, now));
+        account.settle(&limits, now);
+        match share {
+            Share::NONE => account.shares.remove(&head),
+            share => account.shares.insert(head, share),
+        };
+        let due = account.due_ns(&limits);
         let before = std::mem::replace(&mut account.alarm_ns, due);
         if before == due {
             return;
@@ -137,7 +153,8 @@ impl Carousel {
         let (now, limits) = (self.now, self.limits);
         let Some(account) = self.account(payer) else { return };
         account.alarm_ns = None;
-        assert!(account.is_past(&limits, now), "an alarm is due when the allowance is used up");
+        account.settle(&limits, now);
+        assert!(account.left <= 0, "an alarm is due when the allowance is used up");
         match payer {
             Payer::Image(spin) => self.give_up_image(spin),
             Payer::Rider(rider) => {
@@ -147,7 +164,7 @@ impl Carousel {
                 let heads = &self.spins[&spin].heads;
                 let causes = |head: &usize| {
                     let mut seats = heads[*head].seats.iter();
-                    seats.any(|seat| seat.who == Who::Rider(rider) && seat.causes)
+                    seats.any(|seat| seat.who == Who::Rider(rider) && seat.share > Share::NONE)
                 };
                 let heads = (0..heads.len()).filter(causes).collect::<Vec<_>>();
                 heads.into_iter().for_each(|head| self.move_rider(spin, head, rider));

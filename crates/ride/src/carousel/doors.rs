@@ -191,7 +191,7 @@ impl Carousel {
         if let Some(image) = image {
             assert_eq!(image, index, "an image is made of the snapshot that was taken for it");
             open.spool = Spool::Writing;
-            open.writer = Account::new(now);
+            open.writer = Account::new(now, &self.limits);
             for head in &mut open.heads {
                 head.seats.push(Seat::new(Who::Image, 1));
             }
@@ -275,7 +275,7 @@ impl Carousel {
 
     fn let_ride(&mut self, rider: RiderId, index: Index, on: Source) {
         let found = self.riders.get_mut(&rider).expect("who boards is known");
-        found.account = Account::new(self.now);
+        found.account = Account::new(self.now, &self.limits);
         self.stir.streams.extend(found.streams.keys().map(|head| (rider, *head)));
         self.effects.push_back(Effect::Boarded { rider, index, on });
     }

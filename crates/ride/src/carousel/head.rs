@@ -2,6 +2,7 @@
 //! Its slabs are numbered on over the laps: *step* `s` is slab `s` in lap 1, and in lap 2, with `n`
 //! slabs in the head, slab `s - n`. Who joined at step `j` is through at step `j + n`.
 
+use super::allowance::Share;
 use super::error;
 use super::terms::{Held, Place, RiderId, ScanId, Slab};
 use holdfast_base::{Error, Result};
@@ -26,13 +27,13 @@ pub(super) struct Seat {
     pub joined: Option<u64>,
     /// The next step that it is sent.
     pub step: u64,
-    /// It holds others up now, and is charged for it.
-    pub causes: bool,
+    /// The part of the others that it holds up now, and is charged for.
+    pub share: Share,
 }
 
 impl Seat {
     pub fn new(who: Who, requests: u64) -> Seat {
-        Seat { who, requests, joined: None, step: 0, causes: false }
+        Seat { who, requests, joined: None, step: 0, share: Share::NONE }
     }
 }
 
@@ -239,12 +240,15 @@ impl Head {
     }
 
     /// Says anew who holds others up: those whose slabs fill the window from its tail on, while
-    /// somebody else has asked for a slab that is not made for want of room. Tells who began to,
-    /// and who stopped.
-    pub fn charge(&mut self, window_bytes: u64) -> Vec<(Who, bool)> {
+    /// somebody else has asked for a slab that is not made for want of room. Tells for whom that
+    /// changed.
+    pub fn charge(&mut self, window_bytes: u64) -> Vec<(Who, Share)> {
         let is_full = self.kept_bytes >= window_bytes;
-        let is_asked = self.seats.iter().any(|seat| seat.requests > 0);
-        let stalls = is_full && is_asked && self.is_needed();
+        // Who is sent what is there at once waits for what is not made yet.
+        let waiting = self.seats.iter().filter(|seat| seat.requests > 0).count();
+        let stalls = is_full && waiting > 0 && self.is_needed();
+        let others = self.seats.len().saturating_sub(1);
+        let waiting = if planted!("ride.one-waits-as-all-do") { others } else { waiting };
         let (tail, next) = (self.tail(), self.next);
         let mut changed = Vec::new();
         for seat in &mut self.seats {
@@ -252,10 +256,13 @@ impl Head {
                 true => seat.step < next,
                 false => seat.step == tail,
             };
-            let causes = stalls && seat.joined.is_some() && behind;
-            if causes != seat.causes {
-                seat.causes = causes;
-                changed.push((seat.who, causes));
+            let share = match stalls && seat.joined.is_some() && behind {
+                true => Share::of(waiting, others),
+                false => Share::NONE,
+            };
+            if share != seat.share {
+                seat.share = share;
+                changed.push((seat.who, share));
             }
         }
         changed

@@ -1,6 +1,7 @@
 //! Heads moved on: what was asked for is sent, what nobody needs is forgotten, what somebody needs
 //! is made, who holds up others is charged, and moved.
 
+use super::allowance::Share;
 use super::head::{Seat, Sent, Who};
 use super::private::Private;
 use super::terms::{Effect, Held, Place, Reader, RiderId, ScanId, Slab, Source, SpinId};
@@ -77,8 +78,8 @@ impl Carousel {
         }
         self.make_more(spin, head);
         let Some(found) = self.spins.get_mut(&spin) else { return };
-        for (who, begins) in found.heads[head].charge(self.limits.window_bytes) {
-            self.holds_up(Carousel::payer(spin, who), begins);
+        for (who, share) in found.heads[head].charge(self.limits.window_bytes) {
+            self.holds_up(Carousel::payer(spin, who), head, share);
         }
     }
 
@@ -113,8 +114,8 @@ impl Carousel {
     pub(super) fn take_seat(&mut self, spin: SpinId, head: usize, who: Who) -> Seat {
         let found = self.spins.get_mut(&spin).expect("seats are on spins");
         let seat = found.heads[head].take_seat(who).expect("who shares a head has a seat");
-        if seat.causes {
-            self.holds_up(Carousel::payer(spin, who), false);
+        if seat.share > Share::NONE {
+            self.holds_up(Carousel::payer(spin, who), head, Share::NONE);
         }
         self.stir.heads.insert((spin, head));
         self.stir.spins.insert(spin);

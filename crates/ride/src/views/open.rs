@@ -7,18 +7,38 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
+use holdfast_node::Node;
 use holdfast_view::items::Indexed;
 use holdfast_view::{Arrival, Context, Marked, OWN_ROWS, position};
 use holdfast_wire::slab::Range;
 use holdfast_wire::view::{ViewKind, ViewName};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What messages call a view's rows, in front of its name.
 const ROWS: &str = "the rows of view";
 /// Rows set aside as damaged that are kept of a view; of more, a person has heard.
 const DAMAGED_MAX: u32 = 8;
+
+/// What a fold calls at each mark: its image is begun at once, so that whoever rides next shares the pass
+/// that it is written from. Marks that are found while the view is opened wait for the next round.
+fn told_of_marks(marks: &Arc<Marks>, rides: &Arc<OnceLock<Weak<Rides>>>, node: &Node) -> Marked {
+    let (marks, rides, peers) = (marks.clone(), rides.clone(), node.machine.peers.clone());
+    Arc::new(move |index, moment| {
+        *marks.held() = Some((index, moment));
+        let (marks, rides) = (marks.clone(), rides.clone());
+        // Elsewhere: the fold is held.
+        let begin = move || {
+            let rides = rides.get().and_then(Weak::upgrade);
+            let marked = rides.and_then(|rides| Some((rides, marks.held().take()?)));
+            if let Some((rides, (index, moment))) = marked {
+                rides.mark(index, moment);
+            }
+        };
+        peers.after(0, Box::new(begin));
+    })
+}
 
 impl Views {
     pub(super) fn open_view(&self, name: &ViewName, place: &Path) -> Result<()> {
@@ -74,10 +94,8 @@ impl Views {
         let kept = match &name.kind {
             ViewKind::Disk {} => {
                 let marks = Arc::new(Marks::default());
-                let told = marks.clone();
-                let marked: Marked = Arc::new(move |index, moment| {
-                    *told.held() = Some((index, moment));
-                });
+                let begun: Arc<OnceLock<Weak<Rides>>> = Arc::default();
+                let marked = told_of_marks(&marks, &begun, &self.node);
                 let context = Context { marked: Some(marked), ..context };
                 let (fold, rows) = match (self.open_engine(name, place), arrival) {
                     (Ok(rows), Some(arrival)) => {
@@ -100,6 +118,7 @@ impl Views {
                 let of = (name, &*topic, place.to_owned());
                 let rides = Rides::new(of, rows.clone(), range, self.heads, &self.node);
                 rides.find_images()?;
+                begun.get_or_init(|| Arc::downgrade(&rides));
                 let sweeper = Sweeper::new(describe(name), rows.clone(), &self.node);
                 KeptView::Disk {
                     fold,

@@ -173,6 +173,29 @@ fn who_holds_up_others_is_moved_after_20_ms_and_a_fiftieth_of_its_time_and_holds
     world.finish();
 }
 
+/// Of twenty riders on a machine that had too much to do each was behind at times, and was moved though
+/// one or two waited for it alone: their own passes gave the machine more to do, so that more were behind.
+#[test]
+fn who_holds_up_half_of_the_others_is_moved_after_twice_the_time() {
+    for (waiting, ms) in [(&[1][..], 40), (&[1, 2], 20)] {
+        let mut world = World::new(view(4), limits());
+        (1..=3).for_each(|rider| world.join(rider, 0..1, NOW));
+        world.rest();
+        (1..=3).for_each(|rider| drop(world.numbers(rider, 1)));
+        for rider in waiting {
+            world.pull(*rider, 0);
+            world.rest();
+            assert_eq!(world.numbers(*rider, 1), [0, 1], "others hold it up");
+        }
+        // And 2 % of the stall itself.
+        world.pass(ms * MS);
+        assert_eq!(world.moves, 0, "{waiting:?} wait");
+        world.pass(MS);
+        assert_eq!(world.moves, 3 - waiting.len(), "{waiting:?} wait");
+        world.finish();
+    }
+}
+
 #[test]
 fn a_rider_that_never_asks_gives_the_snapshot_back_after_a_minute_and_is_told_why() {
     let mut world = World::new(view(3), limits());

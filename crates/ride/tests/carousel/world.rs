@@ -40,9 +40,8 @@ struct Spin {
     heads: Vec<Laps>,
     image: Spool,
     was_whole: bool,
-    /// What its image's writer held others up for.
-    charged_ns: u64,
-    began_ns: u64,
+    /// What its image's writer may still hold others up for.
+    allowance: Allowance,
     writes: BTreeSet<usize>,
     written: Vec<usize>,
 }
@@ -68,10 +67,38 @@ pub struct Rider {
     pub through: BTreeSet<usize>,
     /// Heads that it reads by itself.
     private: BTreeSet<usize>,
-    boarded_ns: u64,
-    charged_ns: u64,
+    /// Once it has boarded.
+    allowance: Option<Allowance>,
     active_ns: u64,
     pub ended: Option<Result<(), Error>>,
+}
+
+/// For how long somebody may still hold up all others, in hundred thousandths of a nanosecond: a part of
+/// the time aboard in which it does not is added, and of half of the others half of the time is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Allowance(i128);
+
+impl Allowance {
+    fn new(limits: &Limits) -> Allowance {
+        Allowance(i128::from(limits.allowance_ns) * 100_000)
+    }
+
+    fn pass(&mut self, ns: u64, share: Option<u64>, limits: &Limits) {
+        let (ns, percent) = (i128::from(ns), i128::from(limits.allowance_percent));
+        match share {
+            None => self.0 += ns * percent * 1000,
+            Some(share) => self.0 -= ns * (100 - percent) * i128::from(share),
+        }
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.0 <= 0
+    }
+
+    /// It is looked at every nanosecond at most.
+    fn is_overdrawn(&self) -> bool {
+        self.0 < -100_000
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -131,8 +158,7 @@ impl World {
             on: None,
             through: BTreeSet::new(),
             private: BTreeSet::new(),
-            boarded_ns: 0,
-            charged_ns: 0,
+            allowance: None,
             active_ns: self.now,
             ended: None,
         };
@@ -232,8 +258,7 @@ impl World {
             heads,
             image: Spool::None,
             was_whole: false,
-            charged_ns: 0,
-            began_ns: self.now,
+            allowance: Allowance::new(&self.limits),
             writes: BTreeSet::new(),
             written: vec![0; self.view.heads],
         };
@@ -280,24 +305,29 @@ impl World {
         heads.find(|laps| laps.under_way == Some(scan)).expect("a scan for all has its head")
     }
 
-    /// Time in which riders held up others.
+    /// Time in which riders held up others, or did not.
     fn charge(&mut self, ns: u64) {
-        let mut guilty = BTreeSet::new();
+        // By which part of the others, in thousandths, each is waited for: where it is most.
+        let mut guilty: BTreeMap<(SpinId, Who), u64> = BTreeMap::new();
         for (id, spin) in &self.spins {
             for (head, laps) in spin.heads.iter().enumerate() {
-                let (_, causes) = laps.held_up(&|who| self.asks(*id, head, who));
-                guilty.extend(causes.into_iter().map(|who| (*id, who)));
+                let (waiting, causes) = laps.held_up(&|who| self.asks(*id, head, who));
+                for who in causes {
+                    let others = laps.seats.len() - 1;
+                    let share = (1000 * waiting.len() / others).max(1) as u64;
+                    let most = guilty.entry((*id, who)).or_default();
+                    *most = share.max(*most);
+                }
             }
         }
-        for (spin, who) in guilty {
-            match who {
-                Who::Writer => {
-                    self.spins.get_mut(&spin).expect("it is open").charged_ns += ns;
-                }
-                Who::Rider(rider) => {
-                    self.riders.get_mut(&rider).expect("it rides").charged_ns += ns;
-                }
-            }
+        let limits = &self.limits;
+        for (id, spin) in &mut self.spins {
+            spin.allowance.pass(ns, guilty.get(&(*id, Who::Writer)).copied(), limits);
+        }
+        for (id, rider) in &mut self.riders {
+            let Some(allowance) = &mut rider.allowance else { continue };
+            let mut shares = guilty.iter().filter(|((_, who), _)| *who == Who::Rider(*id));
+            allowance.pass(ns, shares.next().map(|(_, share)| *share), limits);
         }
     }
 
@@ -306,10 +336,6 @@ impl World {
             Who::Writer => !self.spins[&spin].writes.contains(&head),
             Who::Rider(rider) => self.riders[&rider].asked[&head] > 0,
         }
-    }
-
-    fn allowed(&self, since_ns: u64) -> u64 {
-        self.limits.allowance_ns + (self.now - since_ns) * self.limits.allowance_percent / 100
     }
 
     /// Whether a task reads an image.

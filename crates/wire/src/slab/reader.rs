@@ -2,22 +2,38 @@
 
 use super::header::{About, corrupt, pairs, read_header};
 use super::record::{Pair, Walk, check};
-use super::{Header, Indices, Received, What};
+use super::{Header, Received};
 use holdfast_base::Result;
 use holdfast_base::checksum::crc32c;
 use holdfast_env::planted;
-use std::ops;
 
 /// The items of a slab whose every byte has been verified. It borrows what was received, and asks
 /// for memory for the columns' descriptions alone.
 #[derive(Debug)]
 pub struct Reader<'a> {
     pub header: Header,
-    whole: bool,
-    columns: Vec<About>,
     pairs: Vec<Pair<'a>>,
-    /// Of each pair.
-    indices: Vec<Indices>,
+}
+
+/// Columns that lie one behind the other, as a header describes them; their checksums are compared.
+pub(super) fn verified<'a>(described: &[About], bytes: &'a [u8]) -> Result<Vec<(About, &'a [u8])>> {
+    let mut rest = bytes;
+    let mut columns = Vec::with_capacity(described.len());
+    for about in described {
+        let of_one = rest.split_at_checked(about.bytes as usize);
+        let (column, behind) = of_one.ok_or_else(|| corrupt("its columns end too early"))?;
+        if crc32c(column) != about.crc && !planted!("slab.column-unverified") {
+            let (collection, group, what) = (about.collection, about.group, about.what);
+            let column = format!("{what:?} of {group:?} of collection {collection}");
+            return Err(corrupt(&format!("the checksum of its column `{column}` is wrong")));
+        }
+        columns.push((*about, column));
+        rest = behind;
+    }
+    match rest.is_empty() {
+        true => Ok(columns),
+        false => Err(corrupt("it goes on behind its columns")),
+    }
 }
 
 impl<'a> Reader<'a> {
@@ -25,27 +41,10 @@ impl<'a> Reader<'a> {
     /// [`Slab::columns`](super::Slab::columns) were. `Corrupt` says what is wrong with them,
     /// `Unsupported` that they are of another version.
     pub fn new(header: &[u8], columns: &'a [u8]) -> Result<Reader<'a>> {
-        let (header, whole, described) = read_header(header)?;
-        let mut rest = columns;
-        let mut bytes = Vec::with_capacity(described.len());
-        for about in &described {
-            let of_one = rest.split_at_checked(about.bytes as usize);
-            let (column, behind) = of_one.ok_or_else(|| corrupt("its columns end too early"))?;
-            if crc32c(column) != about.crc && !planted!("slab.column-unverified") {
-                let (collection, group, what) = (about.collection, about.group, about.what);
-                let column = format!("{what:?} of {group:?} of collection {collection}");
-                return Err(corrupt(&format!("the checksum of its column `{column}` is wrong")));
-            }
-            bytes.push((*about, column));
-            rest = behind;
-        }
-        if !rest.is_empty() {
-            return Err(corrupt("it goes on behind its columns"));
-        }
-        let pairs = pairs(bytes.into_iter()).map_err(corrupt)?;
-        let indices = pairs.iter().map(|pair| check(&header, *pair).map_err(corrupt));
-        let indices = indices.collect::<Result<Vec<_>>>()?;
-        Ok(Reader { header, whole, columns: described, pairs, indices })
+        let (header, _, described) = read_header(header)?;
+        let pairs = pairs(verified(&described, columns)?.into_iter()).map_err(corrupt)?;
+        pairs.iter().try_for_each(|pair| check(&header, *pair).map(drop)).map_err(corrupt)?;
+        Ok(Reader { header, pairs })
     }
 
     /// All items: collection by collection, first the older ones of all keys, then the newest ones,
@@ -63,20 +62,5 @@ impl<'a> Reader<'a> {
     /// Whether keys came whose values were not sent.
     pub(super) fn lacks_values(&self) -> bool {
         self.pairs.iter().any(|pair| pair.values.is_none())
-    }
-
-    pub(super) fn is_whole(&self) -> bool {
-        self.whole
-    }
-
-    /// The columns, the indices of their items, and where their bytes lie among those of all.
-    pub(super) fn columns(&self) -> impl Iterator<Item = (About, Indices, ops::Range<usize>)> {
-        let (mut end, mut pairs) = (0, 0);
-        self.columns.iter().map(move |about| {
-            let begin = end;
-            end += about.bytes as usize;
-            pairs += usize::from(about.what == What::Keys);
-            (*about, self.indices[pairs - 1], begin..end)
-        })
     }
 }

@@ -1,7 +1,8 @@
 //! Sums of items, by which two views are compared without sending either: equal sums are equal items,
 //! whoever holds them, in whatever order, and divided into whatever partitions.
 
-use super::{Item, Reader, SUB_RANGES, sub_range};
+use super::record::Walk;
+use super::{Item, Reader, SUB_RANGES, Slab, sub_range};
 use holdfast_base::Error;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader as Bytes};
 use holdfast_base::random::mix;
@@ -90,6 +91,17 @@ impl Sums {
             self.add(&received.item().expect("values were sent"), received.newest);
         }
         Ok(())
+    }
+
+    /// Adds the items of a slab that was made here, with all values.
+    pub fn add_made(&mut self, slab: &Slab) {
+        for pair in slab.pairs() {
+            let mut walk = Walk::new(&slab.header, pair);
+            while let Some(step) = walk.step().expect("a slab's own columns are right") {
+                let received = step.received;
+                self.add(&received.item().expect("all values were encoded"), received.newest);
+            }
+        }
     }
 
     /// Adds the sums of other items: of another partition, or of another slab.

@@ -215,9 +215,13 @@ proptest! {
             let expected = model(&rows, wanted);
             prop_assert_eq!(&ride(needed.iter().map(|(_, slab)| slab), wanted), &expected);
             prop_assert_eq!(&ride(whole.iter().map(|(_, slab)| slab), wanted), &expected);
-            // From an image, too.
-            let image: Vec<Slab> = whole.iter().map(|(_, slab)| in_an_image(slab)).collect();
-            prop_assert_eq!(&ride(&image, wanted), &expected);
+            // From an image, too: all of it, and what this one needs.
+            for needs in [Needs::all(), Needs::of(wanted)] {
+                let read = |(_, slab): &(usize, Slab)| in_an_image(slab, needs.clone()).0;
+                let image: Vec<Slab> = whole.iter().map(read).collect();
+                prop_assert!(image.iter().all(|slab| slab.serves(wanted)));
+                prop_assert_eq!(&ride(&image, wanted), &expected);
+            }
         }
         let asked_for = |column: &Column| {
             let About { collection, group, what, .. } = column.about;
@@ -273,13 +277,15 @@ fn every_column() -> impl Iterator<Item = (u16, Group, What)> {
     })
 }
 
-/// The slab as it is read from the middle of an image.
-fn in_an_image(slab: &Slab) -> Slab {
-    let mut image = b"in front".to_vec();
+/// The slab as it is read from an image, as far as it is needed; and how many bytes were read for that.
+fn in_an_image(slab: &Slab, needs: Needs) -> (Slab, usize) {
+    let (mut image, mut read) = (Vec::new(), 0);
     slab.write(&mut image);
-    let at = 8..image.len();
-    image.extend_from_slice(b"behind");
-    Slab::read(&Arc::new(image), at).unwrap()
+    let kept = Slab::read(image.len(), &Arc::new(needs), &mut |at| {
+        read += at.len();
+        Ok(image[at].to_vec())
+    });
+    (kept.unwrap(), read)
 }
 
 #[test]
@@ -313,7 +319,7 @@ fn what_is_whole_is_shared_and_what_a_border_cuts_is_made_anew() {
         "and of collection 2 nothing"
     );
     assert_eq!(shared(&Wanted { indices: 3..4, ..Wanted::all() }), [true; 2]);
-    let image = in_an_image(slab);
+    let (image, _) = in_an_image(slab, Needs::all());
     let of_image = select(&image, &Wanted { indices: 3..4, ..Wanted::all() });
     assert!(of_image.columns().iter().all(|c| image.columns.iter().any(|own| own.is_same(c))));
     assert_eq!(shared(&Wanted { range: Range::new(10, 90), ..Wanted::all() }), [false; 0]);
@@ -321,6 +327,36 @@ fn what_is_whole_is_shared_and_what_a_border_cuts_is_made_anew() {
     assert!(select(slab, &Wanted::all()).serves(&Wanted::all()));
     let newest = Wanted { versions: false, ..Wanted::all() };
     assert!(!select(slab, &newest).serves(&newest));
+}
+
+/// Who wanted keys alone of an image had all values read and their checksums compared.
+#[test]
+fn of_a_slab_in_an_image_no_column_is_read_that_nobody_needs() {
+    let row = |collection, key: u8, index| {
+        let value = Some(vec![key; 5000]);
+        Row { hash: 5, collection, key: vec![key; 100], index, value }
+    };
+    let rows = [row(1, 1, 1), row(1, 1, 2), row(1, 2, 3), row(2, 1, 4), row(2, 1, 5)];
+    let slabs = build(&rows, &Needs::all(), false);
+    let [(0, slab)] = &slabs[..] else { panic!("five items are one slab: {slabs:?}") };
+    let wanted = |listed: &[u16], keys_only, versions| Wanted {
+        collections: Collections::Listed(listed.to_vec()),
+        keys_only,
+        versions,
+        ..Wanted::all()
+    };
+    let (key, value) = (record::KEY_HEADER_BYTES + 100, record::VALUE_HEADER_BYTES + 5000);
+    for (wanted, needed) in [
+        (wanted(&[], false, true), 0),
+        (wanted(&[1], true, false), 2 * key),
+        (wanted(&[1, 2], true, true), 5 * key),
+        (wanted(&[2], false, false), key + value),
+        (wanted(&[1, 2], false, true), 5 * (key + value)),
+    ] {
+        let (kept, read) = in_an_image(slab, Needs::of(&wanted));
+        // And what is read at first.
+        assert_eq!((kept.body_bytes(), read), (needed, needed + 4096), "{wanted:?}");
+    }
 }
 
 #[test]

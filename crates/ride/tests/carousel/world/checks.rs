@@ -1,6 +1,6 @@
 //! What must hold: of a ride when it ends, and of everything whenever all effects were carried out.
 
-use super::{Scan, Spin, Spool, Task, World};
+use super::{Allowance, Scan, Spin, Spool, Task, World};
 use crate::laps::{Laps, Who};
 use crate::view::Row;
 use holdfast_base::Error;
@@ -102,11 +102,8 @@ impl World {
         let mut riders = self.riders.values();
         let rides = riders.any(|rider| rider.ended.is_none() && rider.on == Some(source));
         assert!(writes || rides || self.tasks.iter().any(reads), "{id} is open for nobody");
-        let (charged, allowed) = (spin.charged_ns, self.allowed(spin.began_ns) + 1);
-        assert!(
-            !writes || self.is_late || charged <= allowed,
-            "the writer held up others for {charged} ns"
-        );
+        let is_overdrawn = spin.allowance.is_overdrawn();
+        assert!(!writes || self.is_late || !is_overdrawn, "the writer held up others for too long");
     }
 
     /// A head keeps what somebody needs and no more than a window; who waits for it waits because
@@ -120,12 +117,9 @@ impl World {
         assert!(waiting.is_empty() || must >= window, "{waiting:?} wait for head {head} of {id}");
         for who in laps.seats.keys() {
             if let Who::Rider(rider) = who {
-                let found = &self.riders[rider];
-                let (charged, allowed) = (found.charged_ns, self.allowed(found.boarded_ns) + 1);
-                assert!(
-                    self.is_late || charged <= allowed,
-                    "{rider} held up others for {charged} ns"
-                );
+                let mut allowance = self.riders[rider].allowance.iter();
+                let is_overdrawn = allowance.any(Allowance::is_overdrawn);
+                assert!(self.is_late || !is_overdrawn, "{rider} held up others for too long");
             }
         }
         !waiting.is_empty()

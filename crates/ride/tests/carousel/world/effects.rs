@@ -1,6 +1,6 @@
 //! What the core wants: each effect is carried out if it may be.
 
-use super::{Scan, Spin, Spool, Task, World};
+use super::{Allowance, Scan, Spin, Spool, Task, World};
 use crate::laps::Who;
 use crate::view::Content;
 use holdfast_base::Error;
@@ -96,7 +96,7 @@ impl World {
         let found = self.riders.get_mut(&rider).expect("a rider that came");
         assert_eq!(found.index.replace(index), None, "a rider boards once");
         found.on = Some(on);
-        found.boarded_ns = self.now;
+        found.allowance = Some(Allowance::new(&self.limits));
         found.active_ns = self.now;
         let from = match &found.ticket {
             Ticket::Shared { at_least } | Ticket::Dedicated { at_least } => {
@@ -239,12 +239,10 @@ impl World {
 
     fn moved(&mut self, rider: RiderId, head: usize) {
         self.moves += 1;
-        let allowed = self.allowed(self.riders[&rider].boarded_ns);
         let found = &self.riders[&rider];
-        let charged = found.charged_ns;
+        let is_used_up = found.allowance.as_ref().is_some_and(Allowance::is_used_up);
         // A late driver may find several of them, one behind the other.
-        let is_right = self.is_late || charged >= allowed;
-        assert!(is_right, "{rider} was moved after {charged} of {allowed} ns");
+        assert!(self.is_late || is_used_up, "{rider} was moved too early: {found:?}");
         assert_eq!(found.asked[&head], 0, "who waits holds up nobody");
         self.stand_up(rider, head);
     }

@@ -49,8 +49,8 @@ fn refused(bytes: &[u8], words: &str) {
     let error = Reader::new(&bytes[..split], &bytes[split..]).unwrap_err();
     assert_eq!(error.kind, Kind::Corrupt, "{error}");
     assert!(error.message.contains(words), "`{words}` is not what `{error}` says");
-    let bytes = Arc::new(bytes.to_vec());
-    assert_eq!(Slab::read(&bytes, 0..bytes.len()).unwrap_err(), error);
+    let kept = Slab::read(bytes.len(), &Arc::new(Needs::all()), &mut |at| Ok(bytes[at].to_vec()));
+    assert_eq!(kept.unwrap_err(), error);
 }
 
 /// The sample with other bytes in its header, or in its columns; checksums are right.
@@ -125,14 +125,17 @@ fn another_version_is_for_another_build() {
 fn every_flipped_bit_and_every_length_is_refused() {
     let bytes = bytes_of(&sample());
     let split = header_bytes(&bytes).unwrap();
+    assert_eq!(verify(&bytes).unwrap(), checksum(&bytes[..split]));
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         assert!(Reader::new(&flipped[..split], &flipped[split..]).is_err(), "bit {bit}");
+        assert!(verify(&flipped).is_err(), "bit {bit}");
     }
     for length in 0..bytes.len() {
         let cut = &bytes[..length];
         assert!(Reader::new(&cut[..split.min(length)], &cut[split.min(length)..]).is_err());
+        assert!(verify(cut).is_err());
     }
     for split in (0..bytes.len()).filter(|at| *at != split) {
         assert!(Reader::new(&bytes[..split], &bytes[split..]).is_err(), "cut at {split}");
