@@ -5,7 +5,7 @@
 use crate::client::bytes_of;
 use crate::errors::{raised, waiting};
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::{Access, Disk, File};
+use holdfast_env::disk::{Access, Disk};
 use holdfast_env::tasks;
 use holdfast_env::{HoldMutex, RealDisk, RealRng, Secret};
 use holdfast_shuffle::ledger::Attempt;
