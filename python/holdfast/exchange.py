@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 
 from . import _holdfast
-from .errors import CorruptError, InvalidError, NotFoundError, RetryError, UnsupportedError
+from .errors import CorruptError, HoldfastError, InvalidError, NotFoundError, RetryError, UnsupportedError
 
 #: Ray's versions that this was tried with: from, and below.
 RAY_VERSIONS = ((2, 40), (3, 0))
@@ -255,13 +255,15 @@ class Receiver:
 
 
 def map_split(work, split, targets, secret):
-    """A task: one attempt at a split."""
+    """A task: one attempt at a split. Returns what it did, where, and its processor seconds."""
+    import ray
+
     began = time.process_time()
     check_stamp(split, secret)
     attempt = secrets.randbits(64)
     done = work(split, targets, attempt)
     check_stamp(split, secret)
-    return done, time.process_time() - began
+    return done, ray.get_runtime_context().get_node_id(), time.process_time() - began
 
 
 @dataclass
@@ -289,7 +291,9 @@ class Stats:
     nodes: int = 0
     records: int = 0
     bytes: int = 0
+    #: To receivers, and of these to receivers on another node.
     sent_bytes: int = 0
+    crossed_bytes: int = 0
     spool_written_bytes: int = 0
     spool_read_bytes: int = 0
     output_bytes: int = 0
@@ -305,10 +309,10 @@ class Exchange:
     """One job: maps every split, finishes every partition once, and does again what was lost."""
 
     def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, secret=None,
-                 needs_offsets=False, observe=None):
+                 observe=None):
         self.ray, self.nodes, self.splits = ray, nodes, splits
         self.mapping, self.finishing, self.token, self.secret = mapping, finishing, token, secret
-        self.needs_offsets, self.observe = needs_offsets, observe or (lambda *_: None)
+        self.observe = observe or (lambda *_: None)
         self.cpus = sum(cpus for _, cpus in nodes)
         directories = temp or [os.path.join(tempfile.gettempdir(), "holdfast-exchange")]
         places = [(node, directory) for node, _ in nodes for directory in directories][: max(1, partitions)]
@@ -321,10 +325,10 @@ class Exchange:
         self.failures = {}
         self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes))
         self.usage = {}
+        self.pending = {}
 
     def start(self, slots):
-        from ray.exceptions import RayActorError
-
+        """Starts receivers, which have nothing yet."""
         actor = self.ray.remote(Receiver)
         for slot in slots:
             options = {"num_cpus": 0, "max_concurrency": 4, "max_restarts": 0}
@@ -340,25 +344,29 @@ class Exchange:
         for slot in slots:
             try:
                 slot.address, slot.pid = self.ray.get(slot.actor.where.remote(), timeout=2 * ANSWER_S)
-            except RayActorError as e:
+            except self.ray.exceptions.RayError as e:
                 cause = getattr(e, "cause", None)
-                raise (cause or RetryError(f"start a receiver on node {slot.node[:8]}: {e}")) from e
+                if isinstance(cause, HoldfastError):
+                    raise cause from None
+                raise RetryError(f"start a receiver on node {slot.node[:8]}: {e}") from e
 
     def replace(self, slot, why):
         """A receiver is lost: another one gets its partitions, on its node or on one that is left."""
-        self.count(("slot", slot.number), why)
         self.stats.lost_receivers += 1
-        try:
+        while True:
+            self.count(("receiver", slot.number), why)
             self.ray.kill(slot.actor)
-        except Exception:  # It is dead already, which is what is wanted.
-            pass
-        left = [node for node, _ in alive(self.ray)]
-        if not left:
-            raise RetryError("run a job: no node of Ray is left")
-        if slot.node not in left:
-            held = {node: sum(other.node == node for other in self.slots) for node in left}
-            slot.node = min(left, key=lambda node: (held[node], node))
-        self.start([slot])
+            left = [node for node, _ in alive(self.ray)]
+            if not left:
+                raise RetryError("run a job: no node of Ray is left")
+            if slot.node not in left:
+                held = {node: sum(other.node == node for other in self.slots) for node in left}
+                slot.node = min(left, key=lambda node: (held[node], node))
+            try:
+                return self.start([slot])
+            except RetryError as e:
+                # Its new node may be the next one that is lost.
+                why = e
 
     def count(self, what, why):
         self.failures[what] = self.failures.get(what, 0) + 1
@@ -382,29 +390,22 @@ class Exchange:
         began = time.monotonic()
         self.start(self.slots)
         try:
-            self.pending = {}
-            mapped = False
-            while True:
-                if self.submit_maps():
-                    pass
-                elif not any(kind == "map" for kind, *_ in self.pending.values()):
-                    if not mapped:
-                        mapped = True
-                        self.stats.phases["map"] = time.monotonic() - began
-                    if self.collect_sums():
-                        self.submit_finishes()
-                if not self.pending:
-                    if len(self.done) == self.stats.partitions:
-                        break
-                    continue
-                ready, _ = self.ray.wait(list(self.pending), num_returns=1)
-                for ref in ready:
-                    self.take(ref, self.pending.pop(ref))
+            while len(self.done) < self.stats.partitions:
+                mapping = self.submit_maps()
+                if not mapping and "map" not in self.stats.phases:
+                    self.stats.phases["map"] = time.monotonic() - began
+                # Partitions are as long as they are, also where a receiver is lost later.
+                if "map" in self.stats.phases and self.collect_sums():
+                    self.submit_finishes()
+                if self.pending:
+                    for ref in self.ray.wait(list(self.pending), num_returns=1)[0]:
+                        self.take(ref, self.pending.pop(ref))
             self.stats.phases["finish"] = time.monotonic() - began - self.stats.phases["map"]
             self.settle()
         finally:
             for slot in self.slots:
-                self.ray.kill(slot.actor)
+                if slot.actor is not None:
+                    self.ray.kill(slot.actor)
         self.stats.seconds = time.monotonic() - began
         return [self.done[p] for p in range(self.stats.partitions)]
 
@@ -437,6 +438,8 @@ class Exchange:
 
         for slot in self.slots:
             missing = [p for p in slot.partitions if p not in self.sums]
+            if missing and len(slot.have) < len(self.splits):
+                return False
             if missing:
                 try:
                     self.sums.update(zip(missing, self.ray.get(slot.actor.sums.remote(missing))))
@@ -453,6 +456,8 @@ class Exchange:
             at += self.sums[p][1]
         for slot in self.slots:
             left = [p for p in slot.partitions if p not in self.done]
+            if len(slot.have) < len(self.splits):
+                continue
             # One at a time: the memory of a partition is a receiver's whole share.
             if left and not any(number == slot.number for number, _ in flying):
                 ref = slot.actor.finish.remote(self.finishing, left[0], offsets[left[0]])
@@ -483,8 +488,9 @@ class Exchange:
             self.done[partition] = result
             return
         _, split, slots = what
-        (mapped, lost, sent), cpu = result
-        self.stats.sent_bytes += sent
+        (mapped, lost, sent), node, cpu = result
+        self.stats.sent_bytes += sum(sent)
+        self.stats.crossed_bytes += sum(n for (slot, _), n in zip(slots, sent) if slot.node != node)
         self.stats.cpu_seconds += cpu
         self.usage[split.number] = mapped
         for (slot, generation), error in zip(slots, lost):

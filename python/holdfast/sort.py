@@ -313,7 +313,7 @@ def main(arguments=None):
             f"{stats.records} records of {stats.bytes} bytes on {stats.nodes} nodes in {stats.seconds:.1f} s: "
             f"read {(stats.bytes + stats.spool_read_bytes) / per:.2f} and wrote "
             f"{(stats.spool_written_bytes + stats.output_bytes) / per:.2f} times, sent "
-            f"{stats.sent_bytes / per:.2f}, {stats.cpu_seconds / per * 1e9:.1f} CPU-s a GB; lost "
+            f"{stats.sent_bytes / per:.2f} ({stats.crossed_bytes / per:.2f} to other nodes), {stats.cpu_seconds / per * 1e9:.1f} CPU-s a GB; lost "
             f"{stats.lost_attempts} attempts and {stats.lost_receivers} receivers"
         )
     return 0

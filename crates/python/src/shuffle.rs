@@ -83,7 +83,9 @@ impl Rules {
             _ => Format::Delimited(delimiter),
         };
         let order = || match format {
-            Format::Fixed(0) => Err(Error::invalid("sort records of 0 bytes: one has at least one")),
+            Format::Fixed(0) => {
+                Err(Error::invalid("sort records of 0 bytes: one has at least one"))
+            }
             Format::Delimited(_) => Order::lines(&LineOptions {
                 keys: keys.iter().map(|key| Key::parse(key)).collect::<Result<_>>()?,
                 separator,
@@ -210,8 +212,8 @@ impl Mapper {
     }
 
     /// Waits until every receiver has its part. Returns the sums of the split, for each target what it
-    /// lost its part by, and the bytes that were sent.
-    fn finish(&self, py: Python<'_>) -> PyResult<(Sums, Vec<Option<String>>, u64)> {
+    /// lost its part by, and the bytes that were sent to it.
+    fn finish(&self, py: Python<'_>) -> PyResult<(Sums, Vec<Option<String>>, Vec<u64>)> {
         let finish = || self.mapper.held().take().ok_or_else(ended)?.finish();
         let mapped = waiting(py, finish)?;
         let lost = mapped.lost.into_iter().map(|lost| lost.map(|e| e.message)).collect();
@@ -250,9 +252,9 @@ impl Receiver {
         connections_max: usize,
     ) -> PyResult<Receiver> {
         let start = || {
-            let address = address.parse().map_err(|_| {
-                Error::invalid(format!("receive at `{address}`: it is no address"))
-            })?;
+            let address = address
+                .parse()
+                .map_err(|_| Error::invalid(format!("receive at `{address}`: it is no address")))?;
             let token = token_of(token)?;
             let config = receiver::Config { address, token, partitions, connections_max };
             receiver::Receiver::start(&RealDisk, &directory, config)

@@ -4,7 +4,7 @@
 //! decided elsewhere (`python/holdfast`, on Ray): nothing here starts a process or tries twice.
 //!
 //! The cores are [`credit`] and [`ledger`]; the forms on the wire are in docs/formats/shuffle.md.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod credit;

@@ -57,8 +57,8 @@ pub struct Mapped {
     pub sum: Sum,
     /// A target's error, where it did not get its part.
     pub lost: Vec<Option<Error>>,
-    /// Bytes that went over the network.
-    pub sent_bytes: u64,
+    /// Bytes of blocks that went to each target.
+    pub sent_bytes: Vec<u64>,
 }
 
 enum Line {
@@ -266,20 +266,19 @@ impl Mapper {
             }
         }
         self.sums.iter().for_each(|sum| self.all.merge(sum));
-        let mut mapped = Mapped { sum: self.all, lost: Vec::new(), sent_bytes: 0 };
+        let mut mapped = Mapped { sum: self.all, lost: Vec::new(), sent_bytes: Vec::new() };
         for (n, line) in self.lines.lines.into_iter().enumerate() {
             let sums: Vec<(u32, Sum)> = (0..self.sums.len())
                 .filter(|p| self.lines.line_of[*p] == Some(n) && self.sums[*p].records > 0)
                 .map(|p| (p as u32, self.sums[p]))
                 .collect();
-            mapped.lost.push(match line {
-                Line::Open(sender) => {
-                    mapped.sent_bytes += sender.sent_bytes;
-                    sender.finish(&sums).err()
-                }
-                Line::Done => None,
-                Line::Lost(e) => Some(e),
-            });
+            let (sent, lost) = match line {
+                Line::Open(sender) => (sender.sent_bytes, sender.finish(&sums).err()),
+                Line::Done => (0, None),
+                Line::Lost(e) => (0, Some(e)),
+            };
+            mapped.sent_bytes.push(sent);
+            mapped.lost.push(lost);
         }
         Ok(mapped)
     }

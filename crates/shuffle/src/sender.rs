@@ -103,3 +103,37 @@ fn greet(stream: &mut TcpStream, token: &Secret, rng: &dyn Rng) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::receiver::{Config, Receiver};
+    use holdfast_base::Kind;
+    use holdfast_env::{RealDisk, RealRng};
+    use std::net::{IpAddr, Ipv4Addr};
+
+    /// A block whose bytes are not what the sender summed is refused, and its attempt is nothing.
+    #[test]
+    fn a_block_that_was_damaged_on_its_way_is_refused() {
+        let token = Secret::draw(&RealRng);
+        let config = Config {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            token: token.clone(),
+            partitions: vec![0],
+            connections_max: 1,
+        };
+        let receiver = Receiver::start(&RealDisk, &std::env::temp_dir(), config).unwrap();
+        let attempt = Attempt { split: 0, id: 1 };
+        let begun = Sender::begin(receiver.address(), &token, &RealRng, attempt).unwrap();
+        let mut sender = begun.unwrap();
+        let meta = |out: &mut Vec<u8>| {
+            out.extend_from_slice(&0u32.to_le_bytes());
+            out.extend_from_slice(&crc32c(b"bytes").to_le_bytes());
+        };
+        message::ask(&mut sender.stream, message::OP_BLOCK, 1, meta, b"bytez").unwrap();
+        sender.credit.sent(5);
+        let refused = sender.finish(&[]).unwrap_err();
+        assert_eq!(refused.kind, Kind::Corrupt, "{refused:?}");
+        assert!(receiver.splits().is_empty());
+    }
+}

@@ -98,3 +98,25 @@ impl Read for SpoolReader {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_env::RealDisk;
+
+    /// What a disk gives back is compared with what the mapper sent, not with what was written.
+    #[test]
+    fn a_block_that_is_not_what_was_sent_is_not_given_out() {
+        let name = format!("holdfast-spool-{}", std::process::id());
+        let spool = Spool::create(&RealDisk, &std::env::temp_dir(), &name).unwrap();
+        let mut block = AlignedBuf::zeroed(SECTOR_BYTES);
+        block[..5].copy_from_slice(b"bytes");
+        let good = spool.write(&mut block, 5, crc32c(b"bytes")).unwrap();
+        let bad = spool.write(&mut block, 5, crc32c(b"other")).unwrap();
+        assert_eq!(&spool.read(good).unwrap()[..5], b"bytes");
+        assert!(spool.read(bad).is_err());
+        let mut both = Vec::new();
+        SpoolReader::new(Arc::new(spool), vec![good, good]).read_to_end(&mut both).unwrap();
+        assert_eq!(both, b"bytesbytes");
+    }
+}
