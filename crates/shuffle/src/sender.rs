@@ -132,7 +132,10 @@ mod tests {
         };
         message::ask(&mut sender.stream, message::OP_BLOCK, 1, meta, b"bytez").unwrap();
         sender.credit.sent(5);
-        let refused = sender.finish(&[]).unwrap_err();
+        sender.blocks += 1;
+        // Nothing but its bytes is wrong.
+        let sum = Sum { records: 1, bytes: 5, hash: 0 };
+        let refused = sender.finish(&[(0, sum)]).unwrap_err();
         assert_eq!(refused.kind, Kind::Corrupt, "{refused:?}");
         assert!(receiver.splits().is_empty());
     }
