@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit python python-libraries wheel mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit python python-libraries python-ray wheel mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -73,6 +73,10 @@ python: ## build the Python package, install it, and run its tests against a nod
 python-libraries: ## the same with pandas, PyArrow, Polars, DuckDB, Dask and Zarr, which it installs
 	@echo "== python-libraries: what reads and writes through the Python package"
 	@.ci/python libraries
+
+python-ray: ## the same with sort and MapReduce over the nodes of a Ray cluster, which it installs
+	@echo "== python-ray: jobs over 1, 2 and 4 nodes of Ray on this machine"
+	@.ci/python ray
 
 wheel: ## build the Python package to ship, python/dist/*.whl, and try it
 	@echo "== wheel: the optimised package, installed and tried"

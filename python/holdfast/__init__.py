@@ -26,3 +26,12 @@ __all__ = [
     "__version__",
     "connect",
 ]
+
+
+def __getattr__(name):
+    # Jobs over many machines, imported where they are used.
+    if name in ("sort", "mapreduce"):
+        import importlib
+
+        return importlib.import_module("." + name, __name__)
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -35,7 +35,7 @@ pub use peers::{
     Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
     PeerRequest, Peers, SharedBody, TcpPeers,
 };
-pub use proof::{Handshake, Named, OP_HELLO, OP_PROVE, Role, Who, token_serial};
+pub use proof::{Guard, Handshake, Named, OP_HELLO, OP_PROVE, Role, Who, token_serial};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 pub use tls::{ALPN, TlsClient, server_of, tls_error};

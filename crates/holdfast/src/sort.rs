@@ -2,6 +2,7 @@
 //! holdfast-sort.
 
 mod bar;
+mod ray;
 mod store;
 
 use clap::{Args, Subcommand};
@@ -157,6 +158,18 @@ struct SortOptions {
     /// Keep threads that read and write on cores apart from those that sort
     #[arg(long)]
     pin: bool,
+    /// Sort over the nodes of this Ray cluster, by the Python package `holdfast`; `local` starts one
+    #[arg(long, value_name = "ADDRESS", requires = "output")]
+    ray: Option<String>,
+    /// With --ray: OUT is a directory of a file a partition
+    #[arg(long, requires = "ray")]
+    parts: bool,
+    /// With --ray: replace OUT if it exists
+    #[arg(long, requires = "ray")]
+    replace: bool,
+    /// With --ray: say at the end what was done
+    #[arg(long, requires = "ray")]
+    stats: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -199,6 +212,7 @@ fn processors() -> usize {
 /// `connect` makes a client for each file of the store.
 pub fn run(sort: &Sort, connect: &dyn Fn() -> Result<Client>, lines: &mut Lines) -> Result<()> {
     match &sort.command {
+        None if sort.options.ray.is_some() => Err(ray::run(std::env::args_os())),
         None => sort_files(&sort.options, connect, lines),
         Some(Command::Gen { records, start, ascii, skew, out }) => {
             let shape = generate::Shape { ascii: *ascii, skew: *skew };

@@ -13,6 +13,7 @@ mod log;
 mod pool;
 mod process;
 mod ranges;
+mod shuffle;
 
 use pyo3::prelude::*;
 
@@ -29,5 +30,11 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<log::Log>()?;
     module.add_class::<log::LogReader>()?;
     module.add_class::<log::TopicInfo>()?;
-    Ok(())
+    module.add_class::<shuffle::Rules>()?;
+    module.add_class::<shuffle::Mapper>()?;
+    module.add_class::<shuffle::Receiver>()?;
+    module.add_class::<shuffle::Sorted>()?;
+    module.add_function(wrap_pyfunction!(shuffle::draw_token, module)?)?;
+    module.add_function(wrap_pyfunction!(shuffle::pair_boundary, module)?)?;
+    shuffle::add_limits(module)
 }

@@ -109,7 +109,7 @@ fn statement(secret: &Secret, side: &[u8], role: u8, nonces: [&[u8]; 2]) -> (hma
 }
 
 /// The server's side of one connection.
-pub(super) struct Guard {
+pub struct Guard {
     secret: Secret,
     /// Nodes show certificates: all of them have the secret, so it makes nobody one of them.
     only_clients: bool,

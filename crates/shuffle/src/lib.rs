@@ -1,0 +1,19 @@
+//! The exchange of a sort or a MapReduce over many machines. A [`mapper::Mapper`] cuts records into
+//! partitions and sends blocks of them; a [`receiver::Receiver`] writes what arrives front to back
+//! into one file; [`sorter`] sorts one partition of it. Who runs where, and what is done again, is
+//! decided elsewhere (`python/holdfast`, on Ray): nothing here starts a process or tries twice.
+//!
+//! The cores are [`credit`] and [`ledger`]; the forms on the wire are in docs/formats/shuffle.md.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod credit;
+pub mod ledger;
+pub mod limits;
+pub mod mapper;
+mod message;
+pub mod pairs;
+pub mod receiver;
+mod sender;
+pub mod sorter;
+mod spool;

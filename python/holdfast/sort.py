@@ -1,0 +1,335 @@
+"""Sorts files over the machines of a Ray cluster, as ``holdfast sort`` does on one.
+
+    holdfast.sort(["/data/a", "/data/b"], "/data/sorted", ray="local")
+
+or ``python3 -m holdfast.sort --ray ADDRESS -o OUT IN...``, which ``holdfast sort --ray ADDRESS`` runs.
+Every node must see inputs and output: on a shared file system, or as ``holdfast://NODE:PORT/PATH``.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+import types
+
+from . import _holdfast, exchange
+from .errors import CorruptError, ExistsError, HoldfastError, InvalidError
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """How records are cut and compared; what it says of lines is GNU sort's."""
+
+    record: int = None
+    prefixed: bool = False
+    delimiter: int = 10
+    keys: tuple = ()
+    separator: int = None
+    letters: str = ""
+    stable: bool = False
+    start: int = 0
+    end: int = None
+
+    def rules(self):
+        options = dataclasses.asdict(self)
+        return _holdfast.Rules(**{**options, "keys": list(self.keys)})
+
+    def framing(self):
+        return exchange.Framing(self.record, self.prefixed, self.delimiter)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapping:
+    """Cuts a split into partitions; runs in a task."""
+
+    order: Order
+    boundaries: tuple
+    token: str
+    memory: int
+    secret: str = None
+
+    def __call__(self, split, targets, attempt):
+        mapper = _holdfast.Mapper(
+            self.order.rules(),
+            list(self.boundaries),
+            targets,
+            token=self.token,
+            split=split.number,
+            attempt=attempt,
+            memory=self.memory,
+        )
+        if exchange.is_stored(split.path):
+            with exchange.open_split(split, self.secret) as file:
+                for piece in exchange.chunks(file, split, self.order.framing()):
+                    mapper.push(piece)
+            if split.end == split.stamp[0]:
+                mapper.end_input(split.path)
+        else:
+            mapper.file(split.path, split.start, split.end)
+        return mapper.finish()
+
+
+@dataclasses.dataclass(frozen=True)
+class Finishing:
+    """Sorts a partition to its place; runs in a receiver."""
+
+    order: Order
+    output: str
+    parts: bool
+    memory: int
+    threads: int
+    secret: str = None
+
+    def __call__(self, receiver, partition, offset):
+        rules = self.order.rules()
+        if exchange.is_stored(self.output):
+            sums = receiver.sum(partition)
+            with exchange.open_stored(part(self.output, partition), "wb", self.secret) as file:
+                sorted_ = receiver.sorted(rules, partition, self.memory, self.threads)
+                while (piece := sorted_.next_bytes()) is not None:
+                    file.write(piece)
+            return sums, False
+        path = part(self.output, partition) if self.parts else self.output
+        if self.parts:
+            # An attempt that was lost may have left one.
+            with open(path, "wb"):
+                pass
+            offset = 0
+        return receiver.sort_to(rules, partition, path, offset, self.memory, self.threads)
+
+
+def part(directory, partition):
+    """The name of a part; in the order of these is the order of the records."""
+    return f"{directory}/part-{partition:05}"
+
+
+def sample(order, splits, wanted, secret=None):
+    """Records of some splits, spread over them."""
+    rules, taken = order.rules(), []
+    step = max(1, len(splits) // exchange.SAMPLE_SPLITS)
+    chosen = splits[::step]
+    for split in chosen:
+        taken += rules.sample(exchange.front(split, order.framing(), secret), -(-wanted // len(chosen)))
+    return taken
+
+
+def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BYTES, temp=None, parts=False,
+        replace=False, secret=None, split_bytes=exchange.SPLIT_BYTES, observe=None):
+    """Sorts `inputs` into the file `output`, or with `parts` (and always into Holdfast) into a directory of
+    one file a partition. `memory` is in bytes and a node's, all buffers together. `temp` are the
+    directories for what is under way, on each node one receiver each. Returns :class:`exchange.Stats`.
+
+    Raises :class:`ExistsError` if there is an output, unless it is to be replaced; other errors name the
+    input, the record or the node, and leave no output. Inputs stand in any case.
+    """
+    began = time.monotonic()
+    inputs = [os.fspath(path) for path in ([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)]
+    output = os.fspath(output)
+    stored = exchange.is_stored(output)
+    if not stored and os.path.lexists(output) and not replace:
+        raise ExistsError(f"sort to `{output}`: it exists: choose another name, or say to replace it")
+    order.rules()
+    splits = exchange.splits_of(inputs, order.framing(), split_bytes, secret)
+    engine, ours = exchange.connect(ray)
+    try:
+        nodes = exchange.alive(engine)
+        exchange.check_package(engine, nodes)
+        total = sum(split.end - split.start for split in splits)
+        wanted, mapper, sorter = exchange.partitions_for(total, memory, nodes, len(temp or [0]))
+        taken = sample(order, splits, wanted * exchange.SAMPLES_A_PARTITION, secret)
+        boundaries, partitions = order.rules().boundaries(taken, wanted)
+        token = _holdfast.draw_token()
+        target = Target(output, parts)
+        with target:
+            threads = max(1, nodes[0][1])
+            job = exchange.Exchange(
+                engine,
+                nodes,
+                splits,
+                partitions,
+                temp=temp,
+                mapping=Mapping(order, tuple(boundaries), token, mapper, secret),
+                finishing=Finishing(order, target.temporary, parts or stored, sorter, threads, secret),
+                token=token,
+                secret=secret,
+                observe=observe,
+            )
+            job.stats.phases["sample"] = time.monotonic() - began
+            done = job.run()
+            written = [sums for sums, _ in done]
+            if [sum(s[i] for s in written) for i in (0, 1)] != [job.stats.records, job.stats.bytes] or (
+                sum(s[2] for s in written) - sum(s[2] for s in job.sums.values())
+            ) % 2**64:
+                raise CorruptError(f"sort to `{output}`: what came out is not what went in: nothing was kept")
+            job.stats.output_bytes = job.stats.bytes
+            job.stats.outgrown_partitions = sum(outgrew for _, outgrew in done)
+            target.complete(job.stats.bytes)
+        job.stats.seconds = time.monotonic() - began
+        return job.stats
+    finally:
+        if ours:
+            engine.shutdown()
+
+
+class Target:
+    """A local output: under a temporary name until it is whole."""
+
+    def __init__(self, output, parts):
+        self.output, self.parts = output, parts
+        self.stored = exchange.is_stored(output)
+        directory, name = os.path.split(os.path.abspath(output))
+        self.temporary = output if self.stored else f"{directory}/.{name}.holdfast-sort-{secrets.token_hex(4)}"
+
+    def __enter__(self):
+        if not self.stored:
+            if self.parts:
+                os.mkdir(self.temporary)
+            else:
+                with open(self.temporary, "xb"):
+                    pass
+        return self
+
+    def complete(self, length):
+        """Gives it its name, when all of it is durable."""
+        if self.stored:
+            return
+        if not self.parts:
+            os.truncate(self.temporary, length)
+        elif os.path.isdir(self.output):
+            shutil.rmtree(self.output)
+        os.rename(self.temporary, self.output)
+        for directory in {self.output, os.path.dirname(os.path.abspath(self.output))}:
+            if os.path.isdir(directory):
+                handle = os.open(directory, os.O_RDONLY)
+                os.fsync(handle)
+                os.close(handle)
+
+    def __exit__(self, kind, *_):
+        if kind and not self.stored:
+            if self.parts:
+                shutil.rmtree(self.temporary, ignore_errors=True)
+            elif os.path.exists(self.temporary):
+                os.unlink(self.temporary)
+
+
+def bytes_of(text):
+    """A size with a suffix of two's powers."""
+    suffixes = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    digits = text.upper().removesuffix("IB").removesuffix("B")
+    factor = suffixes.get(digits[-1:], 1)
+    digits = digits[:-1] if factor > 1 else digits
+    if not digits.isdigit() or not int(digits):
+        raise InvalidError(f"`{text}`: write bytes, as 512M or 2G")
+    return int(digits) * factor
+
+
+def byte_of(text):
+    """One byte, plain or as `\\xNN`."""
+    raw = text.encode()
+    if len(raw) == 1:
+        return raw[0]
+    if text.startswith("\\x") and len(text) == 4:
+        return int(text[2:], 16)
+    raise InvalidError(f"`{text}`: write one character, or `\\xNN`")
+
+
+def parser():
+    parser = argparse.ArgumentParser(
+        prog="holdfast sort --ray", add_help=False, description="Sort files over the nodes of a Ray cluster."
+    )
+    add = parser.add_argument
+    add("--help", action="help", help="print help")
+    add("inputs", nargs="+", metavar="IN", help="files that every node sees, or holdfast://NODE:PORT/PATH")
+    add("--ray", default="local", metavar="ADDRESS", help="Ray's address; `local` starts one here")
+    add("-o", "--output", required=True, metavar="OUT", help="the file, or with --parts the directory")
+    add("--parts", action="store_true", help="a file a partition")
+    add("--replace", action="store_true", help="replace an output that exists")
+    add("-S", "--memory", "--buffer-size", default="1G", metavar="BYTES", help="memory of a node, all buffers together")
+    add("-T", "--temp", "--temporary-directory", action="append", metavar="DIR", help="a receiver's, on every node")
+    add("-k", "--key", action="append", default=[], metavar="KEY", help="as GNU sort")
+    add("-t", "--field-separator", metavar="CHAR")
+    for letter in "bdfghiMnrV":
+        add(f"-{letter}", dest="letters", action="append_const", const=letter, help="as GNU sort")
+    add("--reverse", dest="letters", action="append_const", const="r")
+    add("-s", "--stable", action="store_true", help="equal lines keep their order")
+    add("-z", "--zero-terminated", action="store_true", help="lines end with NUL")
+    add("--delimiter", metavar="BYTE", help="records end with this byte")
+    add("--record", type=int, metavar="BYTES", help="records of so many bytes")
+    add("--record-key", metavar="OFFSET:LENGTH", help="the key of such records")
+    add("--length-prefixed", action="store_true", help="records of a length and so many bytes")
+    add("--secret", metavar="FILE", help="the secret of Holdfast's node, for holdfast:// paths")
+    add("--stats", action="store_true", help="say at the end what was done, for people")
+    add("--json", action="store_true", help="the same as an object")
+    return parser
+
+
+def order_of(options):
+    start, end = 0, None
+    if options.record_key:
+        offset, _, length = options.record_key.partition(":")
+        if not (offset.isdigit() and length.isdigit()):
+            raise InvalidError(f"`--record-key {options.record_key}`: write OFFSET:LENGTH, e.g. 0:10")
+        start, end = int(offset), int(offset) + int(length)
+    delimiter = 0 if options.zero_terminated else 10
+    return Order(
+        record=options.record,
+        prefixed=options.length_prefixed,
+        delimiter=byte_of(options.delimiter) if options.delimiter else delimiter,
+        keys=tuple(options.key),
+        separator=byte_of(options.field_separator) if options.field_separator else None,
+        letters="".join(options.letters or []),
+        stable=options.stable,
+        start=start,
+        end=end,
+    )
+
+
+def main(arguments=None):
+    options = parser().parse_args(arguments)
+    try:
+        stats = run(
+            options.inputs,
+            options.output,
+            ray=options.ray,
+            order=order_of(options),
+            memory=bytes_of(options.memory),
+            temp=options.temp,
+            parts=options.parts,
+            replace=options.replace,
+            secret=options.secret,
+        )
+    except (HoldfastError, OSError) as e:
+        print(f"holdfast sort: {e}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(dataclasses.asdict(stats)))
+    elif options.stats:
+        per = max(1, stats.bytes)
+        print(
+            f"{stats.records} records of {stats.bytes} bytes on {stats.nodes} nodes in {stats.seconds:.1f} s: "
+            f"read {(stats.bytes + stats.spool_read_bytes) / per:.2f} and wrote "
+            f"{(stats.spool_written_bytes + stats.output_bytes) / per:.2f} times, sent "
+            f"{stats.sent_bytes / per:.2f} ({stats.crossed_bytes / per:.2f} to other nodes), {stats.cpu_seconds / per * 1e9:.1f} CPU-s a GB; lost "
+            f"{stats.lost_attempts} attempts and {stats.lost_receivers} receivers"
+        )
+    return 0
+
+
+class _Callable(types.ModuleType):
+    """``holdfast.sort(...)`` is :func:`run`."""
+
+    def __call__(self, inputs, output, **options):
+        return run(inputs, output, **options)
+
+
+sys.modules[__name__].__class__ = _Callable
+
+if __name__ == "__main__":
+    # Ray sends what it runs by the names of modules, and this one has another name here.
+    from holdfast.sort import main as main_by_name
+
+    sys.exit(main_by_name())

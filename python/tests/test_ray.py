@@ -1,0 +1,270 @@
+"""Jobs over many machines with the real Ray: its own cluster utility starts 1, 2 and 4 nodes here, and
+workers, receivers and nodes are killed at drawn moments. Skipped where Ray is not installed (`make
+python-ray` installs it)."""
+
+import collections
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+from holdfast import errors, exchange
+
+ray = pytest.importorskip("ray", reason="jobs over many machines are not tried: `make python-ray` installs Ray")
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
+MEMORY = 64 << 20
+
+
+def start(nodes):
+    from ray.cluster_utils import Cluster
+
+    options = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+    for _ in range(nodes - 1):
+        cluster.add_node(**options)
+    ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    return cluster
+
+
+def stop(cluster):
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = start(2)
+    yield cluster
+    stop(cluster)
+
+
+def lines(seed, count):
+    draw = random.Random(seed)
+    words = [f"word{draw.randrange(5000)}" for _ in range(500)]
+    return b"".join(
+        b" ".join(draw.choice(words).encode() for _ in range(draw.randrange(12))) + b"\n" for _ in range(count)
+    )
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_bytes(lines(1, 60_000) + b"a last line without its end")
+    return path
+
+
+def gnu_sort(path, *options):
+    command = ["sort", *options, str(path)]
+    return subprocess.run(command, env={"LC_ALL": "C", "PATH": os.environ["PATH"]}, stdout=-1, check=True).stdout
+
+
+def parts(directory):
+    return b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
+
+
+def sort(path, output, **options):
+    options = {"ray": "auto", "memory": MEMORY, "split_bytes": 300_000, "temp": [str(output) + ".tmp"], **options}
+    return holdfast.sort([path], output, **options)
+
+
+def test_lines_are_sorted_as_gnu_sort_does(cluster, text, tmp_path):
+    from holdfast.sort import Order
+
+    stats = sort(text, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == gnu_sort(text)
+    assert stats.splits > 5 and stats.nodes == 2 and stats.partitions >= 2
+    sort(text, tmp_path / "parts", parts=True, order=Order(keys=("2,2r", "1,1"), stable=True))
+    assert parts(tmp_path / "parts") == gnu_sort(text, "-s", "-k2,2r", "-k1,1")
+
+
+def test_records_and_prefixed_records(cluster, tmp_path):
+    from holdfast.sort import Order
+
+    data = random.Random(2).randbytes(100_000)
+    (tmp_path / "in").write_bytes(data)
+    sort(tmp_path / "in", tmp_path / "out", order=Order(record=10, start=2, end=6), split_bytes=7777)
+    records = [data[at : at + 10] for at in range(0, len(data), 10)]
+    assert (tmp_path / "out").read_bytes() == b"".join(sorted(records, key=lambda record: record[2:6]))
+    bodies = [data[at : at + at % 50] for at in range(0, 50_000, 37)]
+    (tmp_path / "in2").write_bytes(b"".join(len(body).to_bytes(4, "big") + body for body in bodies))
+    sort(tmp_path / "in2", tmp_path / "out2", order=Order(prefixed=True))
+    assert (tmp_path / "out2").read_bytes() == b"".join(len(b).to_bytes(4, "big") + b for b in sorted(bodies))
+
+
+def words(line):
+    for word in line.split():
+        yield word.decode(), 1
+
+
+def total(_, counts):
+    return sum(counts)
+
+
+def counted(path):
+    return collections.Counter(path.read_bytes().decode().split())
+
+
+def count(text, output, **options):
+    # By value: this module is not where Ray's workers look.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    options = {"ray": "auto", "memory": MEMORY, "split_bytes": 300_000, "temp": [str(output) + ".tmp"], **options}
+    return holdfast.mapreduce([text], output, **{"map": words, "reduce": total, **options})
+
+
+def table(directory):
+    return dict(line.split("\t") for line in parts(directory).decode().splitlines())
+
+
+@pytest.mark.parametrize("combine", [None, total])
+def test_words_are_counted(cluster, text, tmp_path, combine):
+    stats = count(text, tmp_path / "out", combine=combine)
+    assert table(tmp_path / "out") == {word: str(n) for word, n in counted(text).items()}
+    # What is combined is not sent.
+    words = sum(counted(text).values())
+    assert stats.records < words / 5 if combine else stats.records == words
+
+
+def test_keys_of_every_kind_come_in_order_and_once(cluster, tmp_path):
+    (tmp_path / "in").write_bytes(b"".join(b"%d\n" % n for n in range(3000)))
+    keys = [-5, 0, 7, 1 << 40, b"", b"\0", b"\0\xff", b"a", "", "a", "\0b", "é"]
+
+    def pick(line):
+        # One key has a third of all records.
+        n = int(line)
+        return [(keys[n % len(keys)], n), (7, n)] if n % 2 else [(keys[n % len(keys)], n)]
+
+    def show(key, values):
+        return f"{key!r} {sorted(values)}"
+
+    count(tmp_path / "in", tmp_path / "out", map=pick, reduce=show, split_bytes=2000)
+    model = collections.defaultdict(list)
+    for n in range(3000):
+        for key, value in pick(b"%d" % n):
+            model[exchange_key(key)].append(value)
+    expected = [f"{show(key, values)}" for (_, key), values in sorted(model.items())]
+    assert parts(tmp_path / "out").decode().splitlines() == expected
+
+
+def exchange_key(key):
+    from holdfast.mapreduce import key_bytes
+
+    return key_bytes(key), key
+
+
+def at_a_drawn_moment(seed, harm):
+    """Harms a job once, at a drawn step of a drawn phase, and again in the other one."""
+    draw = random.Random(seed)
+    left = {"map": draw.randrange(2, 8), "finish": draw.randrange(0, 3)}
+
+    def observe(kind, _, job):
+        left[kind] -= 1
+        if left[kind] == -1:
+            harm(draw, job)
+
+    return observe
+
+
+def kill_a_receiver(draw, job):
+    os.kill(draw.choice(job.slots).pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_receiver_that_is_killed_costs_its_own_partitions(cluster, text, tmp_path, seed):
+    stats = sort(text, tmp_path / "out", observe=at_a_drawn_moment(seed, kill_a_receiver))
+    assert (tmp_path / "out").read_bytes() == gnu_sort(text)
+    assert stats.lost_receivers >= 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_mapper_that_dies_is_another_attempt(cluster, text, tmp_path, seed):
+    draw = random.Random(seed)
+    armed, at = tmp_path / "armed", draw.randrange(2000)
+    calls = []
+
+    def dies_once(line):
+        calls.append(line)
+        if len(calls) > at and armed.exists():
+            armed.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return words(line)
+
+    def arm(kind, split, _):
+        # After the sample, which is taken in this process.
+        if split.number == 1:
+            armed.touch()
+
+    stats = count(text, tmp_path / "out", map=dies_once, observe=lambda kind, *a: kind == "map" and arm(kind, *a))
+    assert not armed.exists() and stats.lost_attempts >= 1
+    assert table(tmp_path / "out") == {word: str(n) for word, n in counted(text).items()}
+
+
+def fails(expected, *fragments):
+    return pytest.raises(expected, match=".*".join(fragments))
+
+
+def test_functions_that_fail_name_the_record_and_leave_no_output(cluster, text, tmp_path):
+    from holdfast.mapreduce import JobError
+
+    def raises(line):
+        if b"last line" in line:
+            raise ValueError("what is this")
+        return []
+
+    out = tmp_path / "out"
+    with fails(JobError, "map record ", "a last line", "ValueError: what is this"):
+        count(text, out, map=raises)
+    with fails(JobError, "map record 1 of ", "answer pairs of key and value"):
+        count(text, out, map=lambda line: ["no pair"])
+    with fails(JobError, "the key is null"):
+        count(text, out, map=lambda line: [(None, 1)])
+    with fails(JobError, "the key is float"):
+        count(text, out, map=lambda line: [(1.5, 1)])
+    with fails(JobError, "send a value of object"):
+        count(text, out, map=lambda line: [("k", object())])
+    with fails(JobError, "reduce key 'k'", "ZeroDivisionError"):
+        count(text, out, map=lambda line: [("k", 1)], reduce=lambda key, values: 1 // 0)
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".tmp"]
+    assert text.exists()
+
+
+def test_bad_input_has_a_sentence(cluster, text, tmp_path, monkeypatch):
+    from holdfast.sort import Order
+
+    (tmp_path / "there").touch()
+    with fails(errors.ExistsError, "it exists: choose another name"):
+        sort(text, tmp_path / "there")
+    with fails(errors.NotFoundError, "nowhere", "does not exist"):
+        sort(tmp_path / "nowhere", tmp_path / "out")
+    with fails(errors.InvalidError, "no whole number of records of 7"):
+        sort(text, tmp_path / "out", order=Order(record=7))
+    with fails(errors.UnsupportedError, "Ray 1.9.0", "pip install"):
+        exchange.check_version("1.9.0")
+    with fails(errors.UnsupportedError, "Ray 3.0.1"):
+        exchange.check_version("3.0.1")
+    monkeypatch.setattr(exchange._holdfast, "__version__", "0.0.1")
+    with fails(errors.UnsupportedError, "install the same wheel on every node"):
+        sort(text, tmp_path / "out")
+    monkeypatch.undo()
+
+    def changes(*_):
+        with open(changing, "ab") as file:
+            file.write(b"more\n")
+
+    changing = tmp_path / "changing"
+    changing.write_bytes(text.read_bytes())
+    with fails(errors.RetryError, "changed since the job began"):
+        sort(changing, tmp_path / "out", observe=changes)
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+
+
+def test_an_empty_input_is_an_empty_output(cluster, tmp_path):
+    (tmp_path / "empty").touch()
+    sort(tmp_path / "empty", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b""
+    count(tmp_path / "empty", tmp_path / "counts")
+    assert parts(tmp_path / "counts") == b""

@@ -1,0 +1,44 @@
+"""Jobs over 1 and 4 nodes of Ray, whole nodes killed among them; each test has a cluster of its own."""
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="jobs over many machines are not tried: `make python-ray` installs Ray")
+
+from test_ray import at_a_drawn_moment, gnu_sort, lines, sort, start, stop  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_bytes(lines(3, 80_000))
+    return path
+
+
+def test_one_node_sorts_as_four_do(text, tmp_path):
+    cluster = start(1)
+    try:
+        stats = sort(text, tmp_path / "out")
+        assert stats.nodes == 1 and (tmp_path / "out").read_bytes() == gnu_sort(text)
+    finally:
+        stop(cluster)
+
+
+def test_four_nodes_of_which_two_are_killed(text, tmp_path):
+    cluster = start(4)
+    left = list(cluster.worker_nodes)
+
+    def kill_a_node(draw, job):
+        cluster.remove_node(left.pop(draw.randrange(len(left))), allow_graceful=False)
+
+    try:
+        undisturbed = sort(text, tmp_path / "undisturbed")
+        assert undisturbed.nodes == 4 and undisturbed.lost_receivers == 0
+        stats = sort(text, tmp_path / "out", observe=at_a_drawn_moment(0, kill_a_node))
+        assert len(left) == 1 and stats.lost_receivers >= 1
+        expected = gnu_sort(text)
+        assert (tmp_path / "out").read_bytes() == expected
+        assert (tmp_path / "undisturbed").read_bytes() == expected
+        # The job before is over, and what is left of the cluster takes the next one.
+        assert sort(text, tmp_path / "after").nodes == 2
+    finally:
+        stop(cluster)
