@@ -330,4 +330,5 @@ impl File for Handle {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "what is below is the real file system")]
 mod tests;
