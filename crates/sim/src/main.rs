@@ -7,7 +7,7 @@ use holdfast_env::trial::Drawn;
 use holdfast_sim::guests;
 use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::{
-    Report, SCHEDULES_FOR_ALL, SCHEDULES_FOR_BORDERS, SOMETIMES, Schedule, run,
+    Report, SCHEDULES_FOR_ALL, SCHEDULES_FOR_BORDERS, SOMETIMES, SOMETIMES_SMALL, Schedule, run,
 };
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -241,9 +241,12 @@ fn many(options: &Arguments, schedules: u64) -> ExitCode {
         && options.without.is_empty()
         && options.planted.is_empty();
     let (all, some) = (schedules >= SCHEDULES_FOR_ALL, schedules >= SCHEDULES_FOR_BORDERS);
-    let never = SOMETIMES.iter().copied().filter(|what| all && !seen.contains_key(what));
     // Usual sizes are too large for schedules of two minutes to cross: that is why they are drawn.
-    let borders = if options.usual_limits || !some { Vec::new() } else { limits.never_crossed() };
+    let small = some && !options.usual_limits;
+    let borders = if small { limits.never_crossed() } else { Vec::new() };
+    let expected = SOMETIMES.iter().filter(|_| all);
+    let expected = expected.chain(SOMETIMES_SMALL.iter().filter(|_| small)).copied();
+    let never = expected.filter(|what| !seen.contains_key(what));
     let never: Vec<&str> = never.chain(borders).filter(|_| asked).collect();
     println!(
         "{} schedules ran, {} operations, {} faults, {} failed",
