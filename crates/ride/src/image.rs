@@ -21,6 +21,8 @@ const SITES: ReplaceSites = ReplaceSites { data: "image.table-data", name: "imag
 const VERSION: u16 = 1;
 /// What is written or read back at a time is as a rule less. So many lie in huge pages.
 const BUFFER_BYTES: usize = 4 << 20;
+/// Who reads everything has so many slabs, and twice as many, on their way from the device.
+const AHEAD_SLABS: u64 = 8;
 /// A table has some 60 bytes a slab, and in front of them what the fold keeps of its sessions.
 const TABLE_BYTES_MAX: u64 = 1 << 30;
 
@@ -353,6 +355,7 @@ impl Image {
     pub(crate) fn slab(&self, range: Range, number: u64, needs: &Arc<Needs>) -> Result<Found> {
         let mut in_front = number as usize;
         let (mut found, mut behind, mut is_whole) = (None, 0, true);
+        let reads_on = **needs == Needs::all() && number.is_multiple_of(AHEAD_SLABS);
         for part in self.parts.iter().filter(|part| part.range.overlaps(range)) {
             let state = part.state.held_shared();
             let among = state.among(range);
@@ -362,6 +365,11 @@ impl Image {
             } else if let Some(entry) = among.get(in_front) {
                 found = Some((part, entry.clone()));
                 behind = among.len() - in_front - 1;
+                let ahead = &among[in_front..].iter().take(2 * AHEAD_SLABS as usize).last();
+                if let Some(last) = ahead.filter(|_| reads_on) {
+                    let bytes = last.offset + u64::from(last.bytes) - entry.offset;
+                    part.file.will_need(entry.offset, bytes);
+                }
             } else {
                 in_front -= among.len();
             }
