@@ -82,7 +82,7 @@ fn deliberate_bugs_are_caught() {
             1..=1,
             "was open when the store started",
         ),
-        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 20..=20, "counts on"),
+        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 17..=17, "counts on"),
     ];
     for (name, sites, bugs, mut seeds, word) in bugs {
         let found = seeds.find_map(|seed| {

@@ -59,7 +59,7 @@ impl Horizons {
         }
     }
 
-    /// A second has passed on a node.
+    /// A second has passed on a node, or it has just decided: a host that is killed forgets what has run out.
     pub fn round(&self, node: &Node) {
         if node.hosted.is_some() {
             let State { ran_out, riding, .. } = &mut *self.state.held();
@@ -84,6 +84,9 @@ impl Horizons {
                 let moved = msg::Moved::from_bytes(&reply.meta).expect("what was answered");
                 visitor.note(&format!("moved the horizon to {}", moved.horizon));
                 visitor.sometimes(moved.horizon.0 > 0, "the horizon was moved");
+                if let Some(host) = self.host.held().upgrade() {
+                    self.round(&host);
+                }
                 self.state.held().moved.push((asked, moved.horizon));
             }
             Err(e) if matches!(e.kind, Kind::Bug | Kind::Corrupt | Kind::Invalid) => {
