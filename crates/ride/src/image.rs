@@ -209,7 +209,7 @@ impl Image {
                 disk.remove(&path)?;
             }
             let written = Written::new(disk.create(&path, Access::Direct)?);
-            let file = disk.open(&path, Access::Cached)?;
+            let file = disk.open(&path, Access::Direct)?;
             Ok(Part::new(*range, path, file, Slabs::default(), Some(written)))
         };
         let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
@@ -232,7 +232,7 @@ impl Image {
         let (newest, all) = (table.newest.into(), table.all.into());
         let part = |(number, part): (usize, Described)| {
             let path = path.with_extension(number.to_string());
-            let file = disk.open(&path, Access::Cached).map_err(|e| reading(&path, e.into()))?;
+            let file = disk.open(&path, Access::Direct).map_err(|e| reading(&path, e.into()))?;
             if file.len().map_err(|e| reading(&path, e.into()))? != part.bytes {
                 return Err(damaged(&path, "its length is"));
             }
@@ -350,7 +350,13 @@ impl Image {
 
     /// What is needed of the slab of this number of those that have hashes from a range, without what
     /// lies outside it.
-    pub(crate) fn slab(&self, range: Range, number: u64, needs: &Arc<Needs>) -> Result<Found> {
+    pub(crate) fn slab(
+        &self,
+        range: Range,
+        number: u64,
+        needs: &Arc<Needs>,
+        buf: &mut Buffer,
+    ) -> Result<Found> {
         let mut in_front = number as usize;
         let (mut found, mut behind, mut is_whole) = (None, 0, true);
         for part in self.parts.iter().filter(|part| part.range.overlaps(range)) {
@@ -368,7 +374,7 @@ impl Image {
         }
         let is_last = is_whole && behind == 0;
         let Some((part, entry)) = found else { return Ok(Found { slab: None, is_last }) };
-        let slab = part.read(&entry, needs)?;
+        let slab = part.read(&entry, needs, buf)?;
         let (first, last) = (u64::from(entry.first_hash), u64::from(entry.last_hash));
         let slab = match range.low() <= first && last < range.high() {
             true => slab,
@@ -438,16 +444,55 @@ impl Part {
         Part { range, path, file, state: RwLock::new(state), written: Mutex::new(written) }
     }
 
-    fn read(&self, entry: &Entry, needs: &Arc<Needs>) -> Result<Slab> {
-        let mut read = |at: std::ops::Range<usize>| {
-            let mut bytes = vec![0; at.len()];
-            self.file
-                .read_exact_at(&mut bytes, entry.offset + at.start as u64)
-                .map_err(|e| reading(&self.path, e.into()))?;
-            Ok(bytes)
+    fn read(&self, entry: &Entry, needs: &Arc<Needs>, buf: &mut Buffer) -> Result<Slab> {
+        let length = entry.bytes as usize;
+        let failed = |e: std::io::Error| reading(&self.path, e.into());
+        // All of it at once, where all of it is needed.
+        let is_whole = **needs == Needs::all();
+        if is_whole {
+            buf.fill(&*self.file, entry.offset, length).map_err(failed)?;
+        }
+        let mut read = |at: std::ops::Range<usize>| match is_whole {
+            true => Ok(buf.filled()[at].to_vec()),
+            false => {
+                let filled = buf.fill(&*self.file, entry.offset + at.start as u64, at.len());
+                filled.map_err(failed)?;
+                Ok(buf.filled().to_vec())
+            }
         };
-        let read = Slab::read(entry.bytes as usize, needs, &mut read);
+        let read = Slab::read(length, needs, &mut read);
         read.map_err(|e| e.context(format_args!("read image `{}`", self.path.display())))
+    }
+}
+
+/// What was read last of a file, past the page cache: pages that are new to it cost more than all else that
+/// a ride of an image does.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    sectors: Option<AlignedBuf>,
+    filled: std::ops::Range<usize>,
+}
+
+impl Buffer {
+    /// Reads so many bytes of a place.
+    fn fill(&mut self, file: &dyn File, offset: u64, length: usize) -> std::io::Result<()> {
+        let within = (offset % SECTOR_BYTES as u64) as usize;
+        let whole = (within + length).next_multiple_of(SECTOR_BYTES);
+        if self.sectors.as_ref().is_none_or(|sectors| sectors.len() < whole) {
+            self.sectors = Some(AlignedBuf::zeroed(whole.next_power_of_two()));
+        }
+        let sectors = self.sectors.as_mut().expect("it was just made");
+        // Images of builds before end within a sector.
+        let read = file.read_at(&mut sectors[..whole], offset - within as u64)?;
+        if read < within + length {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        self.filled = within..within + length;
+        Ok(())
+    }
+
+    fn filled(&self) -> &[u8] {
+        self.sectors.as_ref().map_or(&[], |sectors| &sectors[self.filled.clone()])
     }
 }
 
@@ -542,8 +587,10 @@ mod tests {
             // Each begins on a sector, and both are as they were.
             let image = Image::open(&disk, &place, Index(7)).unwrap();
             assert_eq!(image.bytes(), 4 * SECTOR_BYTES as u64);
+            let needs = Arc::new(Needs::all());
             for (number, slab) in slabs.iter().enumerate() {
-                let found = image.slab(Range::ALL, number as u64, &Arc::new(Needs::all())).unwrap();
+                let found =
+                    image.slab(Range::ALL, number as u64, &needs, &mut Buffer::default()).unwrap();
                 let (found, _) = found.slab.unwrap();
                 assert_eq!(found.header_bytes(), slab.header_bytes());
             }

@@ -2,7 +2,7 @@
 //! first row makes the same slabs from there on, whatever is needed of them.
 
 use crate::carousel::{Place, Slab as About};
-use crate::image::Image;
+use crate::image::{Buffer, Image};
 use crate::rides::{Again, Kept, Projections, Shown};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Result, codec_struct};
@@ -165,6 +165,7 @@ pub(crate) struct ImageScan {
     skipped: u64,
     /// Only what lies at this row or behind it is given of the first slab.
     from: Option<Vec<u8>>,
+    buf: Buffer,
 }
 
 impl ImageScan {
@@ -179,11 +180,12 @@ impl ImageScan {
         let first = row.as_ref().map_or(at.number, |row| image.number_at(range, row));
         let skipped = first.saturating_sub(at.number);
         let (image, number) = (image.clone(), at.number);
-        Ok(ImageScan { image, range, needs, number, skipped, from: row })
+        Ok(ImageScan { image, range, needs, number, skipped, from: row, buf: Buffer::default() })
     }
 
     pub fn make(&mut self) -> Result<(About, Kept)> {
-        let found = self.image.slab(self.range, self.skipped + self.number, &self.needs)?;
+        let found =
+            self.image.slab(self.range, self.skipped + self.number, &self.needs, &mut self.buf)?;
         let last = found.is_last;
         let number = self.number;
         self.number += 1;
