@@ -143,21 +143,24 @@ pub fn ask(client: &mut Client, out: &mut Output) -> Result<()> {
         Ok(cluster) => findings.extend(crate::recovery::findings(&cluster.recovery)),
         Err(e) => findings.push(format!("whether all chunks have their copies is not known: {e}")),
     }
-    report(findings, "the node", out)
+    report(findings, "the node", "", out)
 }
 
 /// Opens a data directory that no node uses, reads every byte, and prints what is wrong.
 pub fn check_directory(data: &Path, out: &mut Output) -> Result<()> {
     let findings = crate::up::check(data)?;
-    report(findings, &format!("`{}`", data.display()), out)
+    let left =
+        "; nothing was written there: what they say of cuts and of copies is what a start does";
+    report(findings, &format!("`{}`", data.display()), left, out)
 }
 
-fn report(findings: Vec<String>, what: &str, out: &mut Output) -> Result<()> {
+fn report(findings: Vec<String>, what: &str, left: &str, out: &mut Output) -> Result<()> {
     if findings.is_empty() {
         return out.line(|| format!("{what} is well"), || json!({"findings": []}));
     }
     for finding in &findings {
         out.line(|| format!("- {finding}"), || json!({"finding": finding}))?;
     }
-    Err(Error::corrupt(format!("look at {what}: {} finding(s), listed above", findings.len())))
+    let count = findings.len();
+    Err(Error::corrupt(format!("look at {what}: {count} finding(s), listed above{left}")))
 }

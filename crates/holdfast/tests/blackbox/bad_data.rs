@@ -28,6 +28,9 @@ fn doctor(data: &Path) -> Finished {
     if !told.err.contains("another process uses it") {
         let again = ask();
         assert_eq!((told.code, &told.out, &told.err), (again.code, &again.out, &again.err));
+        // Whoever reads of what was cut looks for it there.
+        let found = !told.out.starts_with(b"-") || told.err.contains("nothing was written there");
+        assert!(found, "{}", told.err);
         assert_eq!(as_it_is(data), before, "{}", told.err);
     }
     told
