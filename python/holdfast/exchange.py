@@ -5,11 +5,14 @@ Ray places and notices what is lost; no byte of a record goes through its object
 when a job begins, so that the package does not need it otherwise.
 """
 
+import contextlib
+import dataclasses
 import os
 import secrets
 import stat
 import tempfile
 import time
+import types
 from dataclasses import dataclass, field
 
 from . import _holdfast
@@ -101,6 +104,32 @@ def check_package(ray, nodes):
                 f"run a job with version {own} of the package `holdfast`: node {node[:8]} {there}: install the "
                 "same wheel on every node, or send it: ray.init(runtime_env={'pip': ['holdfast-….whl']})"
             )
+
+
+@contextlib.contextmanager
+def cluster(address):
+    """Ray and the nodes that are there, each of which has this package, for as long as a job takes."""
+    ray, ours = connect(address)
+    try:
+        nodes = alive(ray)
+        check_package(ray, nodes)
+        yield ray, nodes
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+class Callable(types.ModuleType):
+    """A module that can be called: as its function `run`."""
+
+    def __call__(self, inputs, output, **options):
+        return self.run(inputs, output, **options)
+
+
+def paths_of(inputs):
+    """One path, or several, as text."""
+    one = isinstance(inputs, (str, os.PathLike))
+    return [os.fspath(path) for path in ([inputs] if one else inputs)]
 
 
 @dataclass(frozen=True)
@@ -217,12 +246,17 @@ def open_split(split, secret):
     return open_stored(split.path, "rb", secret) if is_stored(split.path) else open(split.path, "rb")
 
 
+def sampled(splits):
+    """Splits of which the fronts are a sample, spread over them."""
+    return splits[:: max(1, len(splits) // SAMPLE_SPLITS)]
+
+
 def front(split, framing, secret):
     """Whole records from a split's front, for the sample."""
-    short = Split(split.number, split.path, split.start, min(split.end, split.start + SAMPLE_BYTES), split.stamp)
+    length = min(split.end - split.start, SAMPLE_BYTES)
     if framing.record:
-        length = (short.end - short.start) // framing.record * framing.record
-        short = Split(split.number, split.path, split.start, split.start + length, split.stamp)
+        length -= length % framing.record
+    short = dataclasses.replace(split, end=split.start + length)
     with open_split(split, secret) as file:
         return b"".join(chunks(file, short, framing))
 
@@ -506,9 +540,8 @@ class Exchange:
 
     def settle(self):
         """What came in is what went out, or nothing is given out."""
-        total = [sum(column) for column in zip(*self.usage.values())] or [0, 0, 0]
-        came = [sum(column) for column in zip(*self.sums.values())] or [0, 0, 0]
-        if total[:2] != came[:2] or (total[2] - came[2]) % 2**64:
+        total, came = total_of(self.usage.values()), total_of(self.sums.values())
+        if total != came:
             raise CorruptError(f"run a job: {total[0]} records of {total[1]} bytes were mapped, {came[0]} of {came[1]} arrived")
         self.stats.records, self.stats.bytes = total[:2]
         for slot in self.slots:
@@ -521,8 +554,15 @@ class Exchange:
             self.stats.cpu_seconds += cpu
 
 
-def partitions_for(total_bytes, memory, nodes, receivers_a_node):
+def total_of(sums):
+    """Records, bytes and hash of all together, of each one's; hashes are added in 64 bits."""
+    records, length, hashes = [sum(column) for column in zip(*sums)] or (0, 0, 0)
+    return records, length, hashes % 2**64
+
+
+def partitions_for(splits, memory, nodes, receivers_a_node):
     """How many partitions, and the memory of a mapper and of a receiver's sort, of `memory` bytes a node."""
+    total_bytes = sum(split.end - split.start for split in splits)
     cpus = max(cpus for _, cpus in nodes)
     mapper = memory // 2 // cpus
     # What arrives takes a block a connection; the rest of the other half sorts, after the mapping.

@@ -215,7 +215,7 @@ class Finishing:
 def sample(map, splits, framing, wanted, secret):
     """Keys of the records at the fronts of some splits, as boundaries."""
     taken = []
-    chosen = splits[:: max(1, len(splits) // exchange.SAMPLE_SPLITS)]
+    chosen = exchange.sampled(splits)
     for split in chosen:
         pieces = [exchange.front(split, framing, secret)]
         name = f"{split.path}` from byte `{split.start}"
@@ -233,18 +233,13 @@ def run(inputs, output, *, map, reduce, combine=None, ray="local", record=None, 
     Raises :class:`JobError` where a function of the job fails; then there is no output, and inputs stand.
     """
     began = time.monotonic()
-    inputs = [os.fspath(path) for path in ([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)]
-    output = os.fspath(output)
+    inputs, output = exchange.paths_of(inputs), os.fspath(output)
     if not exchange.is_stored(output) and os.path.lexists(output):
         raise ExistsError(f"reduce to `{output}`: it exists: choose another name")
     framing = exchange.Framing(record, prefixed, delimiter)
     splits = exchange.splits_of(inputs, framing, split_bytes, secret)
-    engine, ours = exchange.connect(ray)
-    try:
-        nodes = exchange.alive(engine)
-        exchange.check_package(engine, nodes)
-        total = sum(split.end - split.start for split in splits)
-        wanted, mapper, sorter = exchange.partitions_for(total, memory, nodes, len(temp or [0]))
+    with exchange.cluster(ray) as (engine, nodes):
+        wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
         taken = sample(map, splits, framing, wanted * exchange.SAMPLES_A_PARTITION, secret)
         # A key that fills a partition alone has it by two boundaries, and not as records that are equal.
         boundaries, _ = _PAIRS.rules().boundaries(taken, wanted)
@@ -268,16 +263,7 @@ def run(inputs, output, *, map, reduce, combine=None, ray="local", record=None, 
             target.complete(0)
         job.stats.seconds = time.monotonic() - began
         return job.stats
-    finally:
-        if ours:
-            engine.shutdown()
 
 
-class _Callable(types.ModuleType):
-    """``holdfast.mapreduce(...)`` is :func:`run`."""
-
-    def __call__(self, inputs, output, **options):
-        return run(inputs, output, **options)
-
-
-sys.modules[__name__].__class__ = _Callable
+# ``holdfast.mapreduce(...)`` is :func:`run`.
+sys.modules[__name__].__class__ = exchange.Callable

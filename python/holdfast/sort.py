@@ -14,7 +14,6 @@ import secrets
 import shutil
 import sys
 import time
-import types
 
 from . import _holdfast, exchange
 from .errors import CorruptError, ExistsError, HoldfastError, InvalidError
@@ -110,8 +109,7 @@ def part(directory, partition):
 def sample(order, splits, wanted, secret=None):
     """Records of some splits, spread over them."""
     rules, taken = order.rules(), []
-    step = max(1, len(splits) // exchange.SAMPLE_SPLITS)
-    chosen = splits[::step]
+    chosen = exchange.sampled(splits)
     for split in chosen:
         taken += rules.sample(exchange.front(split, order.framing(), secret), -(-wanted // len(chosen)))
     return taken
@@ -127,25 +125,19 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
     input, the record or the node, and leave no output. Inputs stand in any case.
     """
     began = time.monotonic()
-    inputs = [os.fspath(path) for path in ([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)]
-    output = os.fspath(output)
+    inputs, output = exchange.paths_of(inputs), os.fspath(output)
     stored = exchange.is_stored(output)
     if not stored and os.path.lexists(output) and not replace:
         raise ExistsError(f"sort to `{output}`: it exists: choose another name, or say to replace it")
     order.rules()
     splits = exchange.splits_of(inputs, order.framing(), split_bytes, secret)
-    engine, ours = exchange.connect(ray)
-    try:
-        nodes = exchange.alive(engine)
-        exchange.check_package(engine, nodes)
-        total = sum(split.end - split.start for split in splits)
-        wanted, mapper, sorter = exchange.partitions_for(total, memory, nodes, len(temp or [0]))
+    with exchange.cluster(ray) as (engine, nodes):
+        wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
         taken = sample(order, splits, wanted * exchange.SAMPLES_A_PARTITION, secret)
         boundaries, partitions = order.rules().boundaries(taken, wanted)
         token = _holdfast.draw_token()
-        target = Target(output, parts)
-        with target:
-            threads = max(1, nodes[0][1])
+        with Target(output, parts) as target:
+            _, threads = nodes[0]
             job = exchange.Exchange(
                 engine,
                 nodes,
@@ -160,19 +152,13 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
             )
             job.stats.phases["sample"] = time.monotonic() - began
             done = job.run()
-            written = [sums for sums, _ in done]
-            if [sum(s[i] for s in written) for i in (0, 1)] != [job.stats.records, job.stats.bytes] or (
-                sum(s[2] for s in written) - sum(s[2] for s in job.sums.values())
-            ) % 2**64:
+            if exchange.total_of(sums for sums, _ in done) != exchange.total_of(job.sums.values()):
                 raise CorruptError(f"sort to `{output}`: what came out is not what went in: nothing was kept")
             job.stats.output_bytes = job.stats.bytes
             job.stats.outgrown_partitions = sum(outgrew for _, outgrew in done)
             target.complete(job.stats.bytes)
         job.stats.seconds = time.monotonic() - began
         return job.stats
-    finally:
-        if ours:
-            engine.shutdown()
 
 
 class Target:
@@ -319,14 +305,8 @@ def main(arguments=None):
     return 0
 
 
-class _Callable(types.ModuleType):
-    """``holdfast.sort(...)`` is :func:`run`."""
-
-    def __call__(self, inputs, output, **options):
-        return run(inputs, output, **options)
-
-
-sys.modules[__name__].__class__ = _Callable
+# ``holdfast.sort(...)`` is :func:`run`.
+sys.modules[__name__].__class__ = exchange.Callable
 
 if __name__ == "__main__":
     # Ray sends what it runs by the names of modules, and this one has another name here.

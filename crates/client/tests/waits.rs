@@ -78,21 +78,7 @@ fn a_wait_that_is_longer_than_the_longest_silence_comes_to_its_end() {
     let got = client.view("t").get(vec![key], None, Index(7)).unwrap();
     assert_eq!(got.applied, Index(7));
     let view = ViewName { topic: "t".to_owned(), kind: ViewKind::Disk {}, part: 0, of: 1 };
-    let board = Board {
-        view,
-        low: 0,
-        high: Range::ALL.high(),
-        collections: None,
-        keys_only: false,
-        versions: false,
-        since: Index(0),
-        below: None,
-        fields: None,
-        reached: Index(7),
-        dedicated: false,
-        at: None,
-        behind: None,
-    };
+    let board = Board { reached: Index(7), ..Board::of(view, Range::ALL) };
     let mut ride = client.ride(&board).unwrap();
     assert_eq!(ride.boarded().index, Index(7));
     assert!(ride.next_slab().unwrap().is_none());

@@ -130,10 +130,9 @@ pub fn is_free(port: u16) -> bool {
 
 /// A native port for node 1 such that all nodes' ports are free now.
 pub fn free_ports(nodes: usize) -> Result<u16> {
-    let free = is_free;
     let mut ports = (FREE_FROM..u16::MAX - PORT_STEP * nodes as u16).step_by(7);
     ports
-        .find(|port| (0..nodes as u16).all(|i| free(port + PORT_STEP * i)))
+        .find(|port| (0..nodes as u16).all(|i| is_free(port + PORT_STEP * i)))
         .ok_or_else(|| Error::retry(format!("find ports for {nodes} nodes: none are free")))
 }
 

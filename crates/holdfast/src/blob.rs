@@ -4,6 +4,7 @@
 use clap::{Args, Subcommand};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
+use holdfast_command::files::AUTHORITIES;
 use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
 use holdfast_env::local;
@@ -206,7 +207,7 @@ impl Access {
 
     /// What is trusted beside the system's authorities: as said, else what this node has.
     fn authorities(&self) -> Option<PathBuf> {
-        let own = || Some(self.data.join("tls/ca.pem")).filter(|path| path.is_file());
+        let own = || Some(self.data.join(AUTHORITIES)).filter(|path| path.is_file());
         secrets::authorities().or_else(|| self.endpoint.is_none().then(own).flatten())
     }
 }

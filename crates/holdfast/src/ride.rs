@@ -233,9 +233,6 @@ fn board(
     collections: Option<Vec<u16>>,
 ) -> Board {
     Board {
-        view: status.view.clone(),
-        low: range.low(),
-        high: range.high(),
         collections,
         keys_only: options.keys_only,
         versions: options.versions,
@@ -244,8 +241,7 @@ fn board(
         fields: options.fields.clone(),
         reached: Index(options.reached),
         dedicated: options.dedicated,
-        at: None,
-        behind: None,
+        ..Board::of(status.view.clone(), range)
     }
 }
 

@@ -8,7 +8,6 @@ use holdfast_env::Disk;
 use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
 use std::path::Path;
 
-const FILE: &str = "NODE";
 const SITES: ReplaceSites = ReplaceSites { data: "node.identity-data", name: "node.identity-name" };
 const FILE_BYTES_MAX: u64 = 256;
 
@@ -19,6 +18,9 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Its name in a data directory.
+    pub const FILE: &str = "NODE";
+
     fn text(&self) -> String {
         let line = format!("cluster {:016x} node {}", self.cluster, self.node.0);
         format!("{line} check {:08x}\n", crc32c(line.as_bytes()))
@@ -26,7 +28,7 @@ impl Identity {
 
     /// None in a directory that has not been part of a cluster yet.
     pub fn load(disk: &dyn Disk, data: &Path) -> Result<Option<Identity>> {
-        let path = data.join(FILE);
+        let path = data.join(Identity::FILE);
         if !disk.exists(&path)? {
             return Ok(None);
         }
@@ -42,7 +44,7 @@ impl Identity {
     }
 
     pub fn save(&self, disk: &dyn Disk, data: &Path) -> Result<()> {
-        Ok(replace_file(disk, &data.join(FILE), self.text().as_bytes(), SITES)?)
+        Ok(replace_file(disk, &data.join(Identity::FILE), self.text().as_bytes(), SITES)?)
     }
 }
 

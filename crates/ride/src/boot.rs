@@ -299,19 +299,10 @@ impl Boot {
             Giver::There(address) => address.clone(),
         };
         let board = Board {
-            view: leg.offer.view.clone(),
-            low: leg.range.low(),
-            high: leg.range.high(),
-            collections: None,
-            keys_only: false,
             versions: self.wants_versions(),
-            since: Index(0),
-            below: None,
-            fields: None,
-            reached: Index(0),
-            dedicated: false,
             at: Some(index),
             behind: leg.behind.clone(),
+            ..Board::of(leg.offer.view.clone(), leg.range)
         };
         let to = address.clone();
         self.call(&address, number, wire::OP_RIDE_BEGIN, board.to_bytes(), move |boot, reply| {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 const SITES: ReplaceSites = ReplaceSites { data: "image.table-data", name: "image.name" };
 const VERSION: u16 = 1;
-/// What is written or read back at a time is as a rule less. So many lie in huge pages.
+/// What is written at a time is as a rule less. So many lie in huge pages.
 const BUFFER_BYTES: usize = 4 << 20;
 /// A table has some 60 bytes a slab, and in front of them what the fold keeps of its sessions.
 const TABLE_BYTES_MAX: u64 = 1 << 30;
@@ -124,16 +124,16 @@ pub struct Image {
 struct Part {
     range: Range,
     path: PathBuf,
+    /// Past the page cache: a copy to pages that are new to it took as long as making the slabs, on a
+    /// virtual machine longer, and nobody may ever read them.
     file: Arc<dyn File>,
     state: RwLock<Slabs>,
     /// Of one that is being written.
     written: Mutex<Option<Written>>,
 }
 
-/// Past the page cache: a copy to pages that are new to it took as long as making the slabs, on a virtual
-/// machine longer, and nobody may ever read them.
+/// What is known of a part while it is written.
 struct Written {
-    file: Arc<dyn File>,
     /// Of a slab, in whole sectors.
     buf: AlignedBuf,
     /// Of the items.
@@ -208,9 +208,8 @@ impl Image {
             if disk.exists(&path)? {
                 disk.remove(&path)?;
             }
-            let written = Written::new(disk.create(&path, Access::Direct)?);
-            let file = disk.open(&path, Access::Direct)?;
-            Ok(Part::new(*range, path, file, Slabs::default(), Some(written)))
+            let file = disk.create(&path, Access::Direct)?;
+            Ok(Part::new(*range, path, file, Slabs::default(), Some(Written::new())))
         };
         let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
         let parts = parts.map_err(|e| writing(&path, e.into()))?;
@@ -281,7 +280,8 @@ impl Image {
             let offset = part.state.held_shared().bytes;
             let mut written = part.written.held();
             let written = written.as_mut().expect("an image is written before it is whole");
-            let bytes = written.append(slab, offset).map_err(|e| writing(&part.path, e.into()))?;
+            let bytes = written.append(&*part.file, slab, offset);
+            let bytes = bytes.map_err(|e| writing(&part.path, e.into()))?;
             let mut state = part.state.held_alone();
             state.bytes = (offset + bytes).next_multiple_of(SECTOR_BYTES as u64);
             state.slabs.push(Entry {
@@ -299,9 +299,7 @@ impl Image {
     /// Makes it durable, reads it back from the device, and gives it its name.
     pub fn seal(&self) -> Result<Total> {
         for part in &self.parts {
-            let written = part.written.held();
-            let file = &written.as_ref().expect("an image is sealed once").file;
-            file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
+            part.file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
         }
         let total = self.verify()?;
         let described = |part: &Part| {
@@ -327,19 +325,17 @@ impl Image {
     /// Reads every slab as the device holds it: if it is as it was written, the sums of what was written
     /// are those of the image.
     fn verify(&self) -> Result<Total> {
-        let mut sums = Sums::default();
+        let (mut sums, mut buf) = (Sums::default(), Buffer::default());
         for part in &self.parts {
             // Nothing is written any more: its buffer goes.
-            let Written { mut buf, sums: of_part, crcs, .. } =
+            let Written { sums: of_part, crcs, .. } =
                 part.written.held().take().expect("an image is sealed once");
-            let open = self.disk.open(&part.path, Access::Direct);
-            let file = open.map_err(|e| reading(&part.path, e.into()))?;
             let state = part.state.held_shared();
             assert_eq!(state.slabs.len(), crcs.len(), "what is verified was written here");
             for (entry, crc) in state.slabs.iter().zip(&crcs) {
-                let bytes = read_direct(&*file, entry, &mut buf);
-                let bytes = bytes.map_err(|e| reading(&part.path, e.into()))?;
-                if slab::verify(bytes)? != *crc && !planted!("ride.any-slab-read-back") {
+                let filled = buf.fill(&*part.file, entry.offset, entry.bytes as usize);
+                filled.map_err(|e| reading(&part.path, e.into()))?;
+                if slab::verify(buf.filled())? != *crc && !planted!("ride.any-slab-read-back") {
                     return Err(damaged(&part.path, "a slab that was just written is"));
                 }
             }
@@ -406,13 +402,13 @@ impl Image {
 }
 
 impl Written {
-    fn new(file: Arc<dyn File>) -> Written {
+    fn new() -> Written {
         let (sums, crcs) = Default::default();
-        Written { file, buf: AlignedBuf::zeroed(BUFFER_BYTES), sums, crcs }
+        Written { buf: AlignedBuf::zeroed(BUFFER_BYTES), sums, crcs }
     }
 
     /// Writes a slab in whole sectors, and says how long it is.
-    fn append(&mut self, slab: &Slab, offset: u64) -> std::io::Result<u64> {
+    fn append(&mut self, file: &dyn File, slab: &Slab, offset: u64) -> std::io::Result<u64> {
         let header = slab.header_bytes();
         let bytes = header.len() + slab.body_bytes();
         let whole = bytes.next_multiple_of(SECTOR_BYTES);
@@ -426,7 +422,7 @@ impl Written {
             at += piece.len();
         }
         self.buf[at..whole].fill(0);
-        self.file.write_at(&self.buf[..whole], offset)?;
+        file.write_at(&self.buf[..whole], offset)?;
         self.sums.add_made(slab);
         self.crcs.push(slab::checksum(&header));
         Ok(bytes as u64)
@@ -448,7 +444,7 @@ impl Part {
         let length = entry.bytes as usize;
         let failed = |e: std::io::Error| reading(&self.path, e.into());
         // All of it at once, where all of it is needed.
-        let is_whole = **needs == Needs::all();
+        let is_whole = needs.is_all();
         if is_whole {
             buf.fill(&*self.file, entry.offset, length).map_err(failed)?;
         }
@@ -507,17 +503,6 @@ impl Slabs {
 fn read_table(bytes: &[u8]) -> Option<Table> {
     let (table, crc) = bytes.split_last_chunk::<4>()?;
     (crc32c(table).to_le_bytes() == *crc).then(|| Table::from_bytes(table).ok())?
-}
-
-fn read_direct<'a>(
-    file: &dyn File,
-    entry: &Entry,
-    buf: &'a mut AlignedBuf,
-) -> std::io::Result<&'a [u8]> {
-    let bytes = entry.bytes as usize;
-    let whole = bytes.next_multiple_of(SECTOR_BYTES);
-    file.read_exact_at(&mut buf[..whole], entry.offset)?;
-    Ok(&buf[..bytes])
 }
 
 fn writing(path: &Path, e: Error) -> Error {

@@ -4,7 +4,7 @@
 //! once. What counts is the first attempt that was *finished whole*: its sender said how many blocks
 //! and which sums it had sent, and they are here. All other blocks are as if they had never come.
 
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_sort::hash::Sum;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,6 +28,7 @@ pub struct Attempt {
     /// Drawn at random by whoever maps it.
     pub id: u64,
 }
+codec_struct!(Attempt { split, id });
 
 /// What a sender says at its end: the sums of the records that it sent to each partition.
 pub type Sums = Vec<(u32, Sum)>;
@@ -89,6 +90,7 @@ impl Ledger {
     /// Ends an attempt whole; true if it is the one that counts.
     pub fn finish(&mut self, attempt: Attempt, blocks: u64, sums: Sums) -> Result<bool> {
         let mut sent = self.open.remove(&attempt).expect("an attempt is begun before it ends");
+        sums.iter().try_for_each(|(partition, _)| self.check(*partition))?;
         let told: u64 = sums.iter().map(|(_, sum)| sum.bytes).sum();
         let here: u64 = sent.blocks.values().flatten().map(|extent| u64::from(extent.bytes)).sum();
         if blocks != sent.count || told != here {

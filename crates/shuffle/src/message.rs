@@ -1,11 +1,11 @@
 //! The forms on the wire (docs/formats/shuffle.md): the native protocol's frames with opcodes of
 //! their own, read and written on blocking sockets.
 
-use crate::ledger::{Attempt, Sums};
+use crate::ledger::Sums;
 use crate::limits::BLOCK_BYTES_MAX;
-use holdfast_base::codec::{Reader, put_bytes};
+use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES, Header};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Result, codec_struct};
 use holdfast_sort::hash::Sum;
 use std::io::{Read, Write};
 
@@ -94,67 +94,39 @@ pub fn answer(stream: &mut impl Write, to: &Header, result: Result<Vec<u8>>) -> 
     Ok(stream.write_all(&out)?)
 }
 
-fn u64_of(reader: &mut Reader<'_>) -> Result<u64> {
-    Ok(u64::from_le_bytes(reader.array()?))
+/// What is answered to who begins.
+pub struct Window {
+    /// Bytes of blocks that may be under way.
+    pub bytes: u64,
+    /// Whether anything of the split is.
+    pub wanted: bool,
 }
+codec_struct!(Window { bytes, wanted });
 
-fn u32_of(reader: &mut Reader<'_>) -> Result<u32> {
-    Ok(u32::from_le_bytes(reader.array()?))
+/// What is said of a block.
+pub struct Block {
+    pub partition: u32,
+    /// CRC32C of its bytes.
+    pub crc: u32,
 }
-
-pub fn put_attempt(out: &mut Vec<u8>, attempt: Attempt) {
-    out.extend_from_slice(&attempt.split.to_le_bytes());
-    out.extend_from_slice(&attempt.id.to_le_bytes());
-}
-
-pub fn attempt(meta: &[u8]) -> Result<Attempt> {
-    let mut reader = Reader::new(meta);
-    let attempt = Attempt { split: u64_of(&mut reader)?, id: u64_of(&mut reader)? };
-    reader.finish()?;
-    Ok(attempt)
-}
-
-/// The window, and whether the split is wanted.
-pub fn window(meta: &[u8]) -> Result<(u64, bool)> {
-    let mut reader = Reader::new(meta);
-    let window = u64_of(&mut reader)?;
-    let [wanted] = reader.array()?;
-    reader.finish()?;
-    Ok((window, wanted != 0))
-}
-
-/// Partition and CRC32C of a block.
-pub fn block(meta: &[u8]) -> Result<(u32, u32)> {
-    let mut reader = Reader::new(meta);
-    let block = (u32_of(&mut reader)?, u32_of(&mut reader)?);
-    reader.finish()?;
-    Ok(block)
-}
-
-pub fn granted(meta: &[u8]) -> Result<u64> {
-    let mut reader = Reader::new(meta);
-    let bytes = u64_of(&mut reader)?;
-    reader.finish()?;
-    Ok(bytes)
-}
+codec_struct!(Block { partition, crc });
 
 pub fn put_finish(out: &mut Vec<u8>, blocks: u64, sums: &[(u32, Sum)]) {
-    out.extend_from_slice(&blocks.to_le_bytes());
+    blocks.encode(out);
     for (partition, sum) in sums {
-        out.extend_from_slice(&partition.to_le_bytes());
-        let numbers = [sum.records, sum.bytes, sum.hash];
-        numbers.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        partition.encode(out);
+        [sum.records, sum.bytes, sum.hash].iter().for_each(|number| number.encode(out));
     }
 }
 
 pub fn finish(meta: &[u8]) -> Result<(u64, Sums)> {
     let mut reader = Reader::new(meta);
-    let blocks = u64_of(&mut reader)?;
+    let blocks = u64::decode(&mut reader)?;
     let mut sums = Vec::new();
     while reader.remaining() > 0 {
-        let partition = u32_of(&mut reader)?;
-        let (records, bytes) = (u64_of(&mut reader)?, u64_of(&mut reader)?);
-        sums.push((partition, Sum { records, bytes, hash: u64_of(&mut reader)? }));
+        let partition = u32::decode(&mut reader)?;
+        let mut number = || u64::decode(&mut reader);
+        sums.push((partition, Sum { records: number()?, bytes: number()?, hash: number()? }));
     }
     Ok((blocks, sums))
 }

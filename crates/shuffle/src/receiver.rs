@@ -7,6 +7,7 @@ use crate::limits::{BLOCK_BYTES_MAX, GREET, SILENT, WINDOW_BYTES};
 use crate::message::{self, Message};
 use crate::spool::Spool;
 use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Disk;
@@ -214,13 +215,12 @@ fn receive(shared: &Shared, stream: &mut TcpStream, open: &mut Option<Attempt>) 
                     stream.read_exact(&mut block[..bytes])?;
                     let written = keep(shared, attempt, &meta, &mut block, bytes);
                     allowance.release(bytes as u64);
-                    written.map(|()| (bytes as u64).to_le_bytes().to_vec())
+                    written.map(|()| (bytes as u64).to_bytes())
                 })
             }
             (message::OP_FINISH, Some(attempt)) if bytes == 0 => {
-                *open = None;
                 message::finish(&meta).and_then(|(blocks, sums)| {
-                    sums.iter().try_for_each(|(p, _)| shared.ledger.held().check(*p))?;
+                    *open = None;
                     shared.ledger.held().finish(attempt, blocks, sums)?;
                     Ok(Vec::new())
                 })
@@ -239,12 +239,10 @@ fn receive(shared: &Shared, stream: &mut TcpStream, open: &mut Option<Attempt>) 
 }
 
 fn begin(shared: &Shared, meta: &[u8], open: &mut Option<Attempt>) -> Result<Vec<u8>> {
-    let attempt = message::attempt(meta)?;
+    let attempt = Attempt::from_bytes(meta)?;
     let wanted = shared.ledger.held().begin(attempt)?;
     *open = wanted.then_some(attempt);
-    let mut answer = WINDOW_BYTES.to_le_bytes().to_vec();
-    answer.push(u8::from(wanted));
-    Ok(answer)
+    Ok(message::Window { bytes: WINDOW_BYTES, wanted }.to_bytes())
 }
 
 /// Writes a block that has arrived, and counts it.
@@ -255,7 +253,7 @@ fn keep(
     block: &mut AlignedBuf,
     bytes: usize,
 ) -> Result<()> {
-    let (partition, crc) = message::block(meta)?;
+    let message::Block { partition, crc } = message::Block::from_bytes(meta)?;
     shared.ledger.held().check(partition)?;
     let found = crc32c(&block[..bytes]);
     if found != crc && !planted!("shuffle.arrival-unchecked") {

@@ -4,8 +4,9 @@
 use crate::credit::Credit;
 use crate::ledger::Attempt;
 use crate::limits::{BLOCK_BYTES_MAX, GREET, SILENT};
-use crate::message;
+use crate::message::{self, Block, Window};
 use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{Handshake, Role};
 use holdfast_env::{Rng, Secret};
@@ -36,10 +37,10 @@ impl Sender {
             stream.set_write_timeout(Some(SILENT))?;
             greet(&mut stream, token, rng)?;
             stream.set_read_timeout(Some(SILENT))?;
-            let meta = |out: &mut Vec<u8>| message::put_attempt(out, attempt);
+            let meta = |out: &mut Vec<u8>| attempt.encode(out);
             message::ask(&mut stream, message::OP_BEGIN, 0, meta, &[])?;
             let answer = message::read_answer(&mut stream)?;
-            let (window, wanted) = message::window(&answer.meta)?;
+            let Window { bytes: window, wanted } = Window::from_bytes(&answer.meta)?;
             if window < BLOCK_BYTES_MAX as u64 {
                 return Err(Error::unsupported(format!(
                     "the receiver grants {window} bytes, less than a block: use matching builds"
@@ -59,10 +60,7 @@ impl Sender {
         }
         self.blocks += 1;
         let crc = crc32c(block);
-        let meta = |out: &mut Vec<u8>| {
-            out.extend_from_slice(&partition.to_le_bytes());
-            out.extend_from_slice(&crc.to_le_bytes());
-        };
+        let meta = |out: &mut Vec<u8>| Block { partition, crc }.encode(out);
         message::ask(&mut self.stream, message::OP_BLOCK, self.blocks, meta, block)?;
         self.credit.sent(bytes);
         self.sent_bytes += bytes;
@@ -75,7 +73,7 @@ impl Sender {
         if answer.header.opcode != message::OP_BLOCK {
             return Err(Error::bug("send records: the receiver answered something else"));
         }
-        self.credit.granted(message::granted(&answer.meta)?)
+        self.credit.granted(u64::from_bytes(&answer.meta)?)
     }
 
     /// Waits until everything is written, and says what it was. After this it counts.
@@ -126,10 +124,7 @@ mod tests {
         let attempt = Attempt { split: 0, id: 1 };
         let begun = Sender::begin(receiver.address(), &token, &RealRng, attempt).unwrap();
         let mut sender = begun.unwrap();
-        let meta = |out: &mut Vec<u8>| {
-            out.extend_from_slice(&0u32.to_le_bytes());
-            out.extend_from_slice(&crc32c(b"bytes").to_le_bytes());
-        };
+        let meta = |out: &mut Vec<u8>| Block { partition: 0, crc: crc32c(b"bytes") }.encode(out);
         message::ask(&mut sender.stream, message::OP_BLOCK, 1, meta, b"bytez").unwrap();
         sender.credit.sent(5);
         sender.blocks += 1;

@@ -1,7 +1,7 @@
 //! Messages of views of items, and of rides.
 
 use crate::Call;
-use crate::slab::{Hashed, Sums};
+use crate::slab::{Hashed, Range, Sums};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{codec_enum, codec_struct};
@@ -316,6 +316,26 @@ pub struct Board {
     pub at: Option<Index>,
     /// Where an earlier ride of that image ended, at whatever server: with the item behind this one.
     pub behind: Option<Place>,
+}
+impl Board {
+    /// The newest values of all collections, of keys with these hashes: for whoever says what else is asked.
+    pub fn of(view: ViewName, range: Range) -> Board {
+        Board {
+            view,
+            low: range.low(),
+            high: range.high(),
+            collections: None,
+            keys_only: false,
+            versions: false,
+            since: Index(0),
+            below: None,
+            fields: None,
+            reached: Index(0),
+            dedicated: false,
+            at: None,
+            behind: None,
+        }
+    }
 }
 codec_struct!(Board {
     view,

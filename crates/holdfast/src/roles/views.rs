@@ -31,12 +31,14 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     Ok(Some(Box::new(ViewsRole { views, keeper })))
 }
 
+type OfViews<M> = Family<Vec<(&'static str, String)>, M>;
+
 /// Beats of views: once a second, from when the log is asked for its end until that was applied.
 fn register_beats(registry: &mut Registry, views: &Views) {
-    let count = Family::<Vec<(&'static str, String)>, Counter>::default();
-    let taken = Family::<Vec<(&'static str, String)>, Counter<f64, AtomicU64>>::default();
-    let last = Family::<Vec<(&'static str, String)>, Gauge<f64, AtomicU64>>::default();
-    let level = Family::<Vec<(&'static str, String)>, Gauge<f64, AtomicU64>>::default();
+    let count = OfViews::<Counter>::default();
+    let taken = OfViews::<Counter<f64, AtomicU64>>::default();
+    let last = OfViews::<Gauge<f64, AtomicU64>>::default();
+    let level = OfViews::<Gauge<f64, AtomicU64>>::default();
     for (name, beaten, age_ns) in views.beaten() {
         let name = vec![("view", name)];
         count.get_or_create(&name).inc_by(beaten.count);
@@ -68,8 +70,8 @@ impl Role for ViewsRole {
     fn metrics(&self) -> Option<Metrics> {
         let views = self.views.clone();
         Some(Box::new(move |registry| {
-            let behind = Family::<Vec<(&'static str, String)>, Gauge>::default();
-            let riders = Family::<Vec<(&'static str, String)>, Gauge>::default();
+            let behind = OfViews::<Gauge>::default();
+            let riders = OfViews::<Gauge>::default();
             for status in views.status() {
                 let name = vec![("view", holdfast_ride::describe(&status.view))];
                 let entries = status.last.0.saturating_sub(status.applied.0);

@@ -10,10 +10,11 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint, Secret, Secrets};
-use holdfast_command::files::SOCKET;
+use holdfast_command::files::{AUTHORITIES, SOCKET};
 use holdfast_command::output::Output;
 use holdfast_command::{secrets, supervisor};
 use holdfast_env::{local, signals};
+use holdfast_node::Identity;
 use holdfast_ride::describe;
 use holdfast_wire::view::{ViewKind, ViewName};
 use std::net::{IpAddr, SocketAddr};
@@ -21,8 +22,6 @@ use std::path::{Path, PathBuf};
 
 /// In the data directory: which view the process keeps, in words that `cat` shows.
 pub const FILE: &str = "VIEW";
-/// Certificates in a data directory.
-const AUTHORITIES: &str = "tls/ca.pem";
 /// What such a process does unless the settings in its directory say otherwise: beside a node of the same
 /// machine no port is in the way.
 const DEFAULTS: &str = "native_port = 0\nhttp_port = 0\n";
@@ -156,7 +155,7 @@ impl Place {
         match read(data)? {
             Some(before) if !before.is_of(&self.view, self.number) => Err(other(&before)),
             Some(before) if before == *self => Ok(()),
-            None if data.join("NODE").exists() => Err(Error::invalid(
+            None if data.join(Identity::FILE).exists() => Err(Error::invalid(
                 "it is the directory of a node that keeps chunks: name another one for the view",
             )),
             _ => {

@@ -73,6 +73,13 @@ impl Finished {
     }
 }
 
+/// What a process has in memory.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
 /// `holdfast` with nothing of the environment that could change what it does.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));

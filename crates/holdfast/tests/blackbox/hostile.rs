@@ -1,7 +1,7 @@
 //! Clients that take and give nothing back, on every port at once: what they cost the process in
 //! memory and descriptors, and that a good client is served beside them.
 
-use crate::common::{Node, Scratch, bytes, free_port, options};
+use crate::common::{Node, Scratch, bytes, free_port, options, resident_bytes};
 use crate::http;
 use crate::memcached::Memcached;
 use crate::s3::{blob, credentials};
@@ -74,10 +74,7 @@ impl World {
     }
 
     fn resident(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.node.pid());
-        let status = fs::read_to_string(path).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        resident_bytes(self.node.pid())
     }
 
     fn descriptors(&self) -> usize {

@@ -1,12 +1,11 @@
 //! Riders, and readers of the log over HTTP, that ask for much and read nothing: what they cost the process in
 //! memory, and that others are served beside them.
 
-use super::common::{Node, Scratch, finish, free_port};
+use super::common::{Node, Scratch, finish, free_port, resident_bytes};
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::Index;
 use holdfast_client::{Client, Connection};
+use holdfast_wire::slab::Range;
 use holdfast_wire::{OP_RIDE_BEGIN, OP_RIDE_NEXT, view as msg};
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -25,38 +24,14 @@ const RIDERS: usize = 100;
 const ASKED: usize = 16;
 const FOLLOWERS: usize = 150;
 
-fn resident(node: &Node) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
-}
-
 fn view() -> msg::ViewName {
     msg::ViewName { topic: "orders".into(), kind: msg::ViewKind::Disk {}, part: 0, of: 1 }
-}
-
-fn everything() -> msg::Board {
-    msg::Board {
-        view: view(),
-        low: 0,
-        high: 1 << 32,
-        collections: None,
-        keys_only: false,
-        versions: false,
-        since: Index(0),
-        below: None,
-        fields: None,
-        reached: Index(0),
-        dedicated: false,
-        at: None,
-        behind: None,
-    }
 }
 
 /// Asks for all that it may, and reads nothing of it.
 fn rider(node: &Node) -> Connection {
     let mut rider = Connection::connect(&node.endpoint()).unwrap();
-    let board = everything();
+    let board = msg::Board::of(view(), Range::ALL);
     let begun = rider.call(OP_RIDE_BEGIN, |meta| board.encode(meta), &[]).unwrap();
     let msg::Boarded { ride, heads, .. } = msg::Boarded::from_bytes(begun.meta()).unwrap();
     for _ in 0..ASKED {
@@ -71,7 +46,7 @@ fn rider(node: &Node) -> Connection {
 
 #[track_caller]
 fn keeps_within(node: &Node, before: u64, most: u64) {
-    let grown = resident(node).saturating_sub(before);
+    let grown = resident_bytes(node.pid()).saturating_sub(before);
     assert!(grown < most, "{} MiB more than before, not {}", grown / MIB, most / MIB);
     let held = node.client().held().unwrap();
     let (peak, limit) = (held.peak_bytes, held.limit_bytes);
@@ -83,7 +58,7 @@ fn keeps_within(node: &Node, before: u64, most: u64) {
 #[test]
 fn riders_that_read_nothing_take_their_share_and_others_ride() {
     let scratch = Scratch::new();
-    let settings = "dram = \"0\"\nscrub = \"0\"\nclients_memory = \"64M\"\n";
+    let settings = "dram = \"0\"\nscrub = \"0\"\nclients_memory = \"64M\"\nview_cache = \"8M\"\n";
     let node = Node::start_with(&scratch.path("data"), settings);
     node.run(&["view", "create", "orders", "nodes"]).ok();
     node.run(&["view", "run", "disk", "orders"]).ok();
@@ -98,7 +73,7 @@ fn riders_that_read_nothing_take_their_share_and_others_ride() {
     let rides = || assert_eq!(ridden(), ITEMS as u64);
     // The view comes behind the log.
     assert!((0..10_000).any(|_| ridden() == ITEMS as u64), "the view does not come to the end");
-    let before = resident(&node);
+    let before = resident_bytes(node.pid());
     let mut riders = Vec::new();
     for turn in 0..5 {
         riders.extend((0..RIDERS / 5).map(|_| rider(&node)));
@@ -133,7 +108,7 @@ fn readers_of_the_log_over_http_that_read_nothing_take_their_share() {
     let asks = format!(
         "GET /log/orders?follow=1&from=1 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n"
     );
-    let before = resident(&node);
+    let before = resident_bytes(node.pid());
     let mut followers = Vec::new();
     for turn in 0..3 {
         for _ in 0..FOLLOWERS / 3 {

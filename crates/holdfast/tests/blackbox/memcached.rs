@@ -1,7 +1,7 @@
 //! What speaks memcached's protocol, a cache or a router, as a process of its own, and the clients
 //! that people have for it.
 
-use super::common::binary;
+use super::common::{binary, resident_bytes};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -79,9 +79,7 @@ impl Memcached {
     }
 
     pub fn memory_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        resident_bytes(self.child.id())
     }
 
     pub fn send(&self, signal: &str) {

@@ -1,6 +1,6 @@
 //! The cache's client and router against real servers, some of which die.
 
-use super::common::{Scratch, binary, finish};
+use super::common::{Scratch, binary, finish, resident_bytes};
 use super::memcached::{Memcached, python};
 use holdfast_cache_client::{
     Answer, Batch, CacheClientOptions, Client, Failover, Store, Transport,
@@ -345,9 +345,7 @@ fn clients_of_a_router_that_misbehave_harm_themselves_alone() {
         })
         .collect();
     well();
-    let status = std::fs::read_to_string(format!("/proc/{}/status", router.child.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    let kib = resident_bytes(router.child.id()) >> 10;
     assert!(kib < 400 << 10, "{kib} KiB for clients that do not read");
     drop(greedy);
     well();

@@ -208,13 +208,9 @@ impl Views {
                 let whole = view.images_that_stay().into_iter();
                 whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
             };
-            let mark =
-                self.known(&topic).and_then(|fold| fold.read(|v, _| v.catalog().mark()).ok());
-            let mark = mark.unwrap_or_default();
-            let lost = of_topic.clone().map(|view| view.lost_image(mark)).max().unwrap_or_default();
             let images = of_topic.flat_map(image).collect();
             if let Ok(name) = log_topic(&topic) {
-                self.node.tell_images(&name, images, lost);
+                self.node.tell_images(&name, images, self.lost_image(&topic));
             }
         }
     }

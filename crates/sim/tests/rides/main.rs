@@ -125,19 +125,14 @@ fn draw_board(below: &dyn Fn(u64) -> u64, last: u64) -> msg::Board {
         _ => (0, None),
     };
     msg::Board {
-        view: disk_view(),
-        low: range.low(),
-        high: range.high(),
         collections,
         keys_only: fields.is_none() && below(3) == 0,
         versions: below(2) == 0,
         since: Index(indices.0),
         below: indices.1,
         fields,
-        reached: Index(0),
         dedicated: below(5) == 0,
-        at: None,
-        behind: None,
+        ..msg::Board::of(disk_view(), range)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
-use holdfast_base::ids::Index;
 use holdfast_env::net::{ConnectionId, Inline, NoPeers, Service, Who};
 use holdfast_env::{Budget, Clock, SeededRng};
 use holdfast_node::{Machine, Node, NodeConfig};
@@ -108,21 +107,7 @@ pub fn disk_view() -> msg::ViewName {
 /// Everything that can be ridden of a view.
 pub fn all_of(view: msg::ViewName) -> msg::Board {
     let range = Range::part(view.part, view.of);
-    msg::Board {
-        view,
-        low: range.low(),
-        high: range.high(),
-        collections: None,
-        keys_only: false,
-        versions: true,
-        since: Index(0),
-        below: None,
-        fields: None,
-        reached: Index(0),
-        dedicated: false,
-        at: None,
-        behind: None,
-    }
+    msg::Board { versions: true, ..msg::Board::of(view, range) }
 }
 
 impl Asks {

@@ -80,19 +80,13 @@ impl Wish {
 
     pub fn board(&self, view: msg::ViewName, range: Range) -> msg::Board {
         msg::Board {
-            view,
-            low: range.low(),
-            high: range.high(),
             collections: self.collections.clone(),
             keys_only: self.keys_only,
             versions: self.versions,
             since: self.since,
             below: self.below,
             fields: self.tags.then(|| vec!["tags".to_owned()]),
-            reached: Index(0),
-            dedicated: false,
-            at: None,
-            behind: None,
+            ..msg::Board::of(view, range)
         }
     }
 
