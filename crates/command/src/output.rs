@@ -64,6 +64,15 @@ impl Output {
         text: impl FnOnce() -> String,
         object: impl FnOnce() -> Value,
     ) -> Result<()> {
+        self.line_of(text, || object().to_string())
+    }
+
+    /// As [`Output::line`], of an object that is text already.
+    pub fn line_of(
+        &mut self,
+        text: impl FnOnce() -> String,
+        object: impl FnOnce() -> String,
+    ) -> Result<()> {
         if self.json {
             writeln!(self.out, "{}", object())?;
         } else {

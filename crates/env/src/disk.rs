@@ -87,6 +87,11 @@ pub trait Disk: Send + Sync + 'static {
     /// Takes a lock on `path` (made if missing) that ends with the returned value or the process.
     /// Fails with `WouldBlock` when another process holds it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;
+    /// As [`Disk::lock`], of a file that is there, and without being allowed to write it; `None` where
+    /// there is none.
+    fn lock_there(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        if self.exists(path)? { self.lock(path).map(Some) } else { Ok(None) }
+    }
 }
 
 /// A lock that is held.

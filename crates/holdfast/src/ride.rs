@@ -18,8 +18,8 @@ use holdfast_command::output::{Output, aside};
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock};
 use holdfast_ride::log_topic;
-use holdfast_wire::slab::{Content, PARTITIONS_MAX, Range};
-use holdfast_wire::view::{Board, ViewKind, ViewStatus};
+use holdfast_wire::slab::{Content, Hashed, PARTITIONS_MAX, Range};
+use holdfast_wire::view::{Board, Collection, ViewKind, ViewStatus};
 use serde_json::json;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -96,6 +96,8 @@ impl RideOptions {
 /// What came of a ride.
 struct Came<'a> {
     options: &'a RideOptions,
+    /// The topic's collections, in the order of their numbers, where items are printed.
+    known: Vec<Collection>,
     clock: RealClock,
     items: u64,
     bytes: u64,
@@ -129,7 +131,11 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
     }
     let mut nodes = answering(&mut each_node(), options)?;
     let collections = collections(&mut nodes[0].client, options)?;
-    let mut came = Came { options, clock: RealClock::new(), items: 0, bytes: 0 };
+    let known = match options.print || options.follow {
+        true => nodes[0].client.view(topic).catalog()?.collections,
+        false => Vec::new(),
+    };
+    let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0 };
     let itinerary = match (&options.from, options.at) {
         (Some(token), _) => Some(Itinerary::of_token(token, options.what())?),
         (None, at) => {
@@ -304,7 +310,16 @@ impl Came<'_> {
                 Content::Deleted => None,
                 Content::NotSent => Some(&b""[..]),
             };
-            print_item(item.key, item.index, value, out)
+            let number = item.collection;
+            match self.known.get((number as usize).wrapping_sub(1)) {
+                Some(of) => print_item(of, item.key, item.index, value, out),
+                None => {
+                    // It was made since.
+                    let name = number.to_string();
+                    let of = Collection { name, hashed: Hashed::All, json: false };
+                    print_item(&of, item.key, item.index, value, out)
+                }
+            }
         })?;
         if let Some(rate) = self.options.slow {
             let due_ns = (self.bytes as f64 / rate as f64 * 1e9) as u64;

@@ -10,12 +10,12 @@ use holdfast_base::ids::Index;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::view::Changes;
+use holdfast_client::view::{Changes, ViewClient};
 use holdfast_command::output::Output;
 use holdfast_ride::describe;
 use holdfast_wire::slab::{Hashed, PARTITIONS_MAX};
 use holdfast_wire::view::{Collection, Key, Moved, Scan, ViewKind, ViewName, ViewStatus};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// `holdfast view ...`.
 #[derive(Subcommand, Debug)]
@@ -407,28 +407,71 @@ fn change(
     out.line(|| format!("entry {index}"), || json!({"topic": topic, "index": index.0}))
 }
 
-/// As text, or as hexadecimal digits where it is none.
-fn shown(bytes: &[u8], json_values: bool) -> Value {
+/// A member of an object: bytes as text, or as hexadecimal digits, under a name that says so, where they
+/// are none.
+fn member(name: &str, bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
-        Ok(text) if json_values => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
-        Ok(text) => json!(text),
+        Ok(text) => format!("\"{name}\":{}", json!(text)),
         Err(_) => {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({ "hex": hex })
+            format!("\"{name}_hex\":\"{hex}\"")
         }
     }
 }
 
-/// Prints one item.
-pub fn print_item(key: &[u8], index: u64, value: Option<&[u8]>, out: &mut Output) -> Result<()> {
+/// The same of a value. JSON stands as it is kept: whoever reads numbers and names otherwise than we do
+/// gets them all.
+fn value_member(of: &Collection, value: &[u8]) -> String {
+    let json = std::str::from_utf8(value).ok().filter(|_| of.json);
+    match json.filter(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()) {
+        // Line ends lie between what JSON says, never within it.
+        Some(text) => format!("\"value\":{}", text.replace(['\n', '\r'], " ")),
+        None => member("value", value),
+    }
+}
+
+/// On one line: what would begin another is escaped.
+fn on_one_line(text: &str) -> String {
+    let one = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(one).collect()
+}
+
+/// Prints one item; none of a value that was deleted.
+pub fn print_item(
+    of: &Collection,
+    key: &[u8],
+    index: u64,
+    value: Option<&[u8]>,
+    out: &mut Output,
+) -> Result<()> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).escape_debug().to_string();
-    out.line(
+    out.line_of(
         || match value {
-            Some(value) => format!("{}  {index}  {}", text(key), String::from_utf8_lossy(value)),
+            Some(value) => {
+                let value = on_one_line(&String::from_utf8_lossy(value));
+                format!("{}  {index}  {value}", text(key))
+            }
             None => format!("{}  {index}  (deleted)", text(key)),
         },
-        || json!({"key": shown(key, false), "index": index, "value": value.map(|v| shown(v, true))}),
+        || {
+            let value = match value {
+                Some(value) => value_member(of, value),
+                None => "\"value\":null,\"deleted\":true".to_owned(),
+            };
+            let (name, key) = (member("collection", of.name.as_bytes()), member("key", key));
+            format!("{{{name},{key},\"index\":{index},{value}}}")
+        },
     )
+}
+
+/// A collection by its name, and its number.
+fn numbered(view: &mut ViewClient<'_>, name: &str) -> Result<(u16, Collection)> {
+    let number = view.collection(name)?;
+    let of = view.catalog()?.collections.into_iter().nth(number as usize - 1);
+    Ok((number, of.ok_or_else(|| Error::bug("the catalog lacks a collection that it has"))?))
 }
 
 fn get(
@@ -439,13 +482,13 @@ fn get(
     out: &mut Output,
 ) -> Result<()> {
     let mut view = client.view(topic);
-    let collection = view.collection(collection)?;
+    let (collection, of) = numbered(&mut view, collection)?;
     let asked = keys.iter().map(|key| Key { collection, key: key.as_bytes().to_vec() });
     let got = view.get(asked.collect(), at, reached)?;
     let mut missing = Vec::new();
     for (key, found) in keys.iter().zip(got.found) {
         match found {
-            Some(found) => print_item(key.as_bytes(), found.index.0, Some(&found.value), out)?,
+            Some(found) => print_item(&of, key.as_bytes(), found.index.0, Some(&found.value), out)?,
             None => missing.push(key.as_str()),
         }
     }
@@ -468,11 +511,12 @@ fn scan(
     out: &mut Output,
 ) -> Result<()> {
     let mut view = client.view(topic);
+    let (collection, of) = numbered(&mut view, collection)?;
     let mut scan = Scan {
         topic: topic.to_owned(),
         reached: Index(0),
         at,
-        collection: view.collection(collection)?,
+        collection,
         prefix: prefix.as_bytes().to_vec(),
         after: None,
         keys_max: 0,
@@ -482,7 +526,7 @@ fn scan(
         let found = view.scan(&scan)?;
         left = left.saturating_sub(found.rows.len() as u64);
         for row in &found.rows {
-            print_item(&row.key, row.index.0, Some(&row.value), out)?;
+            print_item(&of, &row.key, row.index.0, Some(&row.value), out)?;
         }
         if !found.more {
             break;

@@ -290,6 +290,31 @@ fn a_torn_tail_is_cut_kept_and_reported() {
     assert_eq!(read_all(&log, T).unwrap()[2], (3, b"new".to_vec()));
 }
 
+/// The last sector of a file that was cut was looked at by nobody: what had been acknowledged in it was
+/// gone, and the log said that all was well.
+#[test]
+fn a_file_that_was_cut_within_a_sector_is_read_or_told() {
+    // Header and entry have 75 bytes of a sector, the rest is padding.
+    for (gone, left) in [(1, 3), (4000, 3), (4096 - 76, 3), (4096 - 70, 2), (4096, 2)] {
+        let dir = Scratch::new("cut");
+        let expected = filled(&dir.0, 3);
+        let path = segment_path(&dir.0, T, 1);
+        let bytes = read_bytes(&path);
+        // A header, and a commit an entry: the one that closes is not needed.
+        write_bytes(&path, &bytes[..4 * 4096 - gone]);
+        let log = open(&dir.0, Drive::Pump);
+        assert_eq!(read_all(&log, T).unwrap(), expected[..left], "{gone} bytes are gone");
+        let is_told = !log.recovered().is_empty();
+        assert_eq!(is_told, left < 3 && gone < 4096, "{gone} bytes are gone");
+        let next = Index(left as u64 + 1);
+        assert_eq!(append(&log, T, &[b"new"], Mode::Synced), Ok(next));
+        drop(log);
+        let log = open(&dir.0, Drive::Pump);
+        assert_eq!(log.recovered(), []);
+        assert_eq!(read_all(&log, T).unwrap()[left], (next.0, b"new".to_vec()));
+    }
+}
+
 /// What follows a closing commit is a commit as any other, and a log to which nothing was appended
 /// since it was closed is not closed again.
 #[test]

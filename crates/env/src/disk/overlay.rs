@@ -227,8 +227,18 @@ impl Disk for Overlay {
         self.below.device_bytes(path)
     }
 
+    /// Keeps out whoever locks the same file; where there is none, nobody has ever.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
-        self.below.lock(path)
+        Ok(self.below.lock_there(path)?.unwrap_or_else(|| Box::new(Nobodys)))
+    }
+}
+
+/// The lock of a file that is not there below.
+struct Nobodys;
+
+impl Lock for Nobodys {
+    fn is_in_place(&self) -> io::Result<bool> {
+        Ok(true)
     }
 }
 

@@ -181,18 +181,31 @@ impl Disk for RealDisk {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(PRIVATE);
-        let file = options.open(path)?;
-        // SAFETY: the descriptor is open for the duration of the call.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            return Err(io::Error::last_os_error());
+        RealLock::of(options.open(path)?, path)
+    }
+
+    fn lock_there(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        match OpenOptions::new().read(true).open(path) {
+            Ok(file) => RealLock::of(file, path).map(Some),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
         }
-        Ok(Box::new(RealLock { file, path: path.to_owned() }))
     }
 }
 
 struct RealLock {
     file: fs::File,
     path: PathBuf,
+}
+
+impl RealLock {
+    fn of(file: fs::File, path: &Path) -> io::Result<Box<dyn Lock>> {
+        // SAFETY: the descriptor is open for the duration of the call.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Box::new(RealLock { file, path: path.to_owned() }))
+    }
 }
 
 impl Lock for RealLock {

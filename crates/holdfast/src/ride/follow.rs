@@ -154,21 +154,22 @@ impl<'a> Follow<'a> {
     }
 
     fn print(&self, index: Index, change: Change<'_>, out: &mut Output) -> Result<()> {
+        let of = self.fold.view().catalog().collection(change.collection);
+        let of = of.ok_or_else(|| Error::bug("a change is of a collection that there is"))?;
         let left = match (change.value, &self.fields) {
             (Some(_), _) if self.options.keys_only => Some(Vec::new()),
             (Some(value), Some(fields)) => {
-                let one = self.fold.view().catalog().collection(change.collection);
-                if let Some(one) = one.filter(|one| !one.json) {
+                if !of.json {
                     return Err(Error::invalid(format!(
                         "follow fields of values: those of collection `{}`, which is new, are bytes, and \
                          have none: name collections of JSON",
-                        one.name
+                        of.name
                     )));
                 }
                 Some(fields.of_value(value))
             }
             (value, _) => value.map(<[u8]>::to_vec),
         };
-        print_item(change.key, index.0, left.as_deref(), out)
+        print_item(of, change.key, index.0, left.as_deref(), out)
     }
 }

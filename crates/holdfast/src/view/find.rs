@@ -1,6 +1,6 @@
 //! `holdfast view find`: which keys have a value in a field, by the part of an index that has the value.
 
-use super::{Node, shown};
+use super::{Node, member};
 use holdfast_base::ids::Index;
 use holdfast_base::{Kind, Result};
 use holdfast_command::output::Output;
@@ -37,9 +37,9 @@ fn print_all(mut node: Node, find: &mut Find, left: &mut u64, out: &mut Output) 
         let found = view.find(find)?;
         *left = left.saturating_sub(found.keys.len() as u64);
         for having in &found.keys {
-            out.line(
+            out.line_of(
                 || String::from_utf8_lossy(&having.key).escape_debug().to_string(),
-                || json!({"key": shown(&having.key, false), "index": having.index.0}),
+                || format!("{{{},\"index\":{}}}", member("key", &having.key), having.index.0),
             )?;
         }
         if !found.more {

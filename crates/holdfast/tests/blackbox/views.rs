@@ -252,7 +252,7 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
             view["behind"] == 0 && view["applied"] != 0
         });
         let got = node.json(&["view", "get", "orders", "nodes", "k3", "k19"]);
-        assert_eq!((&got[0]["value"], &got[1]["value"]), (&3.into(), &1.into()), "{turn}");
+        assert_eq!((&got[0]["value"], &got[1]["value"]), (&"3".into(), &"1".into()), "{turn}");
         node.run(&["view", "verify", "orders"]).ok();
         node.kill();
         node = Node::start_with(&data, &settings);
@@ -275,7 +275,7 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
         view_once(&node, view, |view| view["behind"] == 0 && view["applied"] != 0);
     }
     let got = node.json(&["view", "get", "orders", "nodes", "k3", "k19"]);
-    assert_eq!((&got[0]["value"], &got[1]["value"]), (&4.into(), &1.into()));
+    assert_eq!((&got[0]["value"], &got[1]["value"]), (&"4".into(), &"1".into()));
     node.run(&["view", "verify", "orders"]).ok();
     node.run(&["view", "verify", "other"]).refused(&["other", "view create"]);
     node.stop();
@@ -374,4 +374,45 @@ fn halves_on_two_nodes_are_ridden_together() {
     a_new_node_knows_the_topic(&scratch.path("3"), &first, port);
     second.stop();
     first.stop();
+}
+
+/// Values were read as JSON wherever they could be, and written anew: digits were lost, and names that
+/// come twice; and a value `null` was printed as a deletion is.
+#[test]
+fn values_are_printed_as_they_are_kept() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("data"), SETTINGS);
+    node.run(&["view", "create", "orders", "json", "--values-json"]).ok();
+    node.run(&["view", "create", "orders", "bytes"]).ok();
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    let kept =
+        ["123456789012345678901234567890", "1e3", "{\"n\":1,\"n\":2}", "{\"b\":1,\"a\":2}", "null"];
+    let mut last = String::new();
+    for (at, value) in kept.iter().enumerate() {
+        for collection in ["json", "bytes"] {
+            let put = ["view", "put", "orders", collection, &format!("k{at}"), value];
+            last = node.json(&put)[0]["index"].to_string();
+        }
+    }
+    node.run(&["view", "put", "orders", "bytes", "k5", "one\n2  3  two"]).ok();
+    last = (last.parse::<u64>().unwrap() + 1).to_string();
+    let get = |collection: &str, key: &str| {
+        let words = ["--json", "view", "get", "orders", collection, key, "--reached", &last];
+        node.run(&words).ok()
+    };
+    for (at, value) in kept.iter().enumerate() {
+        let key = format!("k{at}");
+        let json = get("json", &key);
+        assert!(json.contains(&format!("\"value\":{value}}}")), "{json}");
+        let bytes: Value = serde_json::from_str(&get("bytes", &key)).unwrap();
+        assert_eq!((&bytes["value"], &bytes["collection"]), (&(*value).into(), &"bytes".into()));
+    }
+    let ridden = node.run(&["ride", "orders", "--print", "--reached", &last]).ok();
+    assert_eq!(ridden.lines().count(), 12, "a line an item, and one of all: {ridden}");
+    let gone = node.json(&["view", "delete", "orders", "json", "k4"])[0]["index"].to_string();
+    let said = node.json(&["ride", "orders", "--print", "--versions", "--reached", &gone]);
+    let deleted = |line: &&Value| line["key"] == "k4" && line["collection"] == "json";
+    let deleted: Vec<&Value> = said.iter().filter(deleted).map(|line| &line["deleted"]).collect();
+    assert_eq!(deleted.iter().filter(|one| ***one == true).count(), 1, "{said:?}");
+    node.stop();
 }

@@ -94,12 +94,12 @@ fn halves_and_a_memory_view_follow_survive_a_kill_and_agree() {
     let compared = of_all(&[&low, &high, &memory], &["view", "verify", "orders"]);
     assert_eq!(compared.len(), 3, "{compared:?}");
     let got = memory.json(&["view", "get", "orders", "nodes", "first", "--reached", &last]);
-    assert_eq!(got[0]["value"], 1);
+    assert_eq!(got[0]["value"], "1");
     // Changes enter by any of them.
     let put = high.json(&["view", "put", "orders", "nodes", "second", "2"]);
     let index = put[0]["index"].to_string();
     let got = memory.json(&["view", "get", "orders", "nodes", "second", "--reached", &index]);
-    assert_eq!(got[0]["value"], 2);
+    assert_eq!(got[0]["value"], "2");
     // They were told of what they kept before a kill by nobody: the place says the view.
     let said = std::fs::read_to_string(places[0].join("VIEW")).unwrap();
     assert!(said.starts_with("view orders disk 0/2\n"), "{said}");
@@ -305,5 +305,34 @@ fn rides_that_follow_are_the_log_folded_anew() {
     }
     drop(followers);
     view.stop();
+    node.stop();
+}
+
+/// A process of its own checked what its index is of by a catalog that it had not read yet: there was no
+/// collection, whatever there was.
+#[test]
+fn an_index_is_a_process_of_its_own_from_its_first_start() {
+    let scratch = Scratch::new();
+    let (node, port) = followed(&scratch.path("data"));
+    node.run(&["view", "create", "orders", "goods", "--values-json"]).ok();
+    node.run(&["view", "create", "orders", "raw"]).ok();
+    for key in 0..50 {
+        let value = format!("{{\"tag\":\"t{}\"}}", key % 2);
+        node.run(&["view", "put", "orders", "goods", &format!("k{key:02}"), &value]).ok();
+    }
+    let of = |collection: &'static str| {
+        ["index", "orders", "--collection", collection, "--field", "tag"]
+    };
+    let index = start(&node, port, &of("goods"), &scratch.path("goods"));
+    let last = node.json(&["view", "put", "orders", "goods", "last", "{\"tag\":\"t1\"}"]);
+    let last = last[0]["index"].to_string();
+    let found = ["view", "find", "orders", "goods", "tag", "t1", "--reached", &last];
+    let found: Vec<Value> = index.json(&found);
+    assert_eq!(found.len(), 26, "{found:?}");
+    // What is wrong is said as it is.
+    let refused = command(&node, port, &of("raw"), &scratch.path("raw")).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("raw") && said.contains("--values-json"), "{said}");
+    index.stop();
     node.stop();
 }
