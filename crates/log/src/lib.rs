@@ -25,8 +25,8 @@ pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;
 pub use topic::{TOPIC_BYTES_MAX, check_topic};
 
-use holdfast_base::Result;
 use holdfast_base::ids::Index;
+use holdfast_base::{Indices, Result};
 
 /// Called exactly once, on whatever thread finished the work, with no lock held. It must not wait
 /// for the log (`sync`, `snapshot_now`) nor panic: it may be running on the thread that does the
@@ -72,10 +72,12 @@ pub trait Log: Send + Sync + 'static {
     /// Makes the topic if it is not there, durably.
     fn create(&self, topic: &str) -> Result<()>;
 
-    /// Appends `entries`, all or none, at consecutive indices, and hands the first one to `done`.
-    /// Acknowledgements of a topic come in the order of the appends. After an error other than
-    /// `Full`, `Invalid` or `NotFound` it is unknown whether the entries were kept.
-    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Index>);
+    /// Appends `entries` in their order, and hands the index of each to `done`. Others' entries and
+    /// gaps may lie between them: what must stand together is one entry. Of one caller's appends that
+    /// are kept, each is behind those before it. After an error other than `Full`, `Invalid` or
+    /// `NotFound` nobody knows: some of the entries or all of them may be kept, may appear later, and
+    /// may do so twice. Also what was acknowledged may be there a second time.
+    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Indices>);
 
     /// Entries from `from` on, in order; at least one if there is one, then up to `entries_max`
     /// and `bytes_max`. Each was verified by this read. `from` below the first kept index is an

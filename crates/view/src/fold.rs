@@ -21,7 +21,7 @@ use feed::Feed;
 pub use goes_on::GoesOn;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::trial::Knob;
@@ -471,13 +471,13 @@ impl<V: View> Fold<V> {
             entries.push(entry);
         }
         let runs = shared.clone();
-        let acknowledged = move |first: Result<Index>| {
+        let acknowledged = move |indices: Result<Indices>| {
             let mut ready = Vec::new();
-            for (at, (flight, entry, done)) in (0..).zip(own) {
-                match &first {
-                    Ok(first) => {
+            for (at, (flight, entry, done)) in own.into_iter().enumerate() {
+                match &indices {
+                    Ok(indices) => {
                         let at = if planted!("view.batch-at-one-index") { 0 } else { at };
-                        let index = Index(first.0 + at);
+                        let index = indices.get(at).expect("an index an entry");
                         let of_one = runs.acknowledged(flight, index, &entry, done);
                         // As a rule there is one alone.
                         if ready.is_empty() { ready = of_one } else { ready.extend(of_one) }

@@ -40,7 +40,7 @@ fn finish(core: &mut Core<u32>, commit: Commit<u32>) -> Vec<(u32, u64)> {
         .then(|| encode_commit(&mut buf, commit.header, commit.entries()));
     let acks = core.completed(commit, Ok(written));
     core.idle();
-    acks.into_iter().map(|(ack, index)| (ack, index.unwrap().0)).collect()
+    acks.into_iter().map(|(ack, index)| (ack, index.unwrap().first().0)).collect()
 }
 
 #[test]
