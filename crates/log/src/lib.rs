@@ -57,9 +57,10 @@ pub enum Scope {
 pub struct Info {
     /// The first index that can be read; equal to `next` when there is none.
     pub first: Index,
-    /// The index after the last entry written.
+    /// The index after the last entry written. There is an entry in front of it, unless it is the first
+    /// index: a gap is known once an entry follows it, for who waits for an index waits for its entry.
     pub next: Index,
-    /// Every entry below this index survives a power cut.
+    /// Every entry below this index survives a power cut; in front of it is one, too.
     pub durable: Index,
     /// Bytes of entries and their framing in the segments that are kept.
     pub bytes: u64,
