@@ -230,9 +230,9 @@ class Log:
     def __init__(self, log: _holdfast.Log):
         self._log = log
 
-    def append(self, topic: str, *entries, synced: bool = True) -> int:
-        """Appends entries, all or none, and returns the index of the first; the others follow it. Makes
-        the topic if there is none.
+    def append(self, topic: str, *entries, synced: bool = True) -> list:
+        """Appends entries in their order, and returns the index of each; others' entries and gaps may lie
+        between them, so what must stand together is one entry. Makes the topic if there is none.
 
         Returns once they are synced; with `synced=False` once they have their place, which a power cut
         may take from them. RetryError after a broken connection means unknown: read the topic's end.

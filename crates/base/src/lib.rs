@@ -7,6 +7,7 @@ pub mod codec;
 pub mod error;
 pub mod frame;
 pub mod ids;
+pub mod indices;
 pub mod limits;
 pub mod node;
 pub mod ordered;
@@ -19,3 +20,4 @@ pub mod text;
 pub mod units;
 
 pub use error::{Error, Kind, Result};
+pub use indices::Indices;

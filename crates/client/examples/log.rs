@@ -12,7 +12,7 @@ fn main() -> Result<()> {
     let mut log = client.log();
 
     // Returns when both entries are synced. The first append makes the topic.
-    let first = log.append("orders", &["3 apples", "1 pear"])?;
+    let first = log.append("orders", &["3 apples", "1 pear"])?.first();
     let mut next = first;
     for entry in log.read("orders", next, 100)? {
         println!("{}  {}", entry.index, String::from_utf8_lossy(&entry.bytes));

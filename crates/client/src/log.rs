@@ -4,7 +4,7 @@
 
 use crate::client::{Client, decode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::{Clock, RealClock};
 use holdfast_wire::log::writers::{Numbered, Reading, check_writer, numbers};
 use holdfast_wire::{self as wire, log as msg};
@@ -32,15 +32,19 @@ impl Client {
 }
 
 impl LogClient<'_> {
-    /// Appends entries, all or none, and answers the index of the first; the others follow it.
-    /// Makes the topic if there is none. `Retry` after a broken connection means unknown: read the
-    /// end of the topic.
-    pub fn append<E: AsRef<[u8]>>(&mut self, topic: &str, entries: &[E]) -> Result<Index> {
+    /// Appends entries in their order and answers the index of each; others' may lie between them, so
+    /// what must stand together is one entry. Makes the topic if there is none. `Retry` after a broken
+    /// connection means unknown, of each entry: read the end of the topic.
+    pub fn append<E: AsRef<[u8]>>(&mut self, topic: &str, entries: &[E]) -> Result<Indices> {
         self.append_with(topic, entries, true)
     }
 
     /// As [`LogClient::append`], acknowledged before the sync; a later synced append syncs it too.
-    pub fn append_ordered<E: AsRef<[u8]>>(&mut self, topic: &str, entries: &[E]) -> Result<Index> {
+    pub fn append_ordered<E: AsRef<[u8]>>(
+        &mut self,
+        topic: &str,
+        entries: &[E],
+    ) -> Result<Indices> {
         self.append_with(topic, entries, false)
     }
 
@@ -49,13 +53,14 @@ impl LogClient<'_> {
         topic: &str,
         entries: &[E],
         synced: bool,
-    ) -> Result<Index> {
+    ) -> Result<Indices> {
+        let count = entries.len();
         let entries = entries.iter().map(|e| msg::Entry { bytes: e.as_ref().to_vec() }).collect();
         let append = msg::Append { topic: topic.to_owned(), synced, entries };
         append.check()?;
         let ticket = self.client.submit_once(wire::OP_LOG_APPEND, &append, &[])?;
         let appended: msg::Appended = decode(&self.client.wait(ticket)?)?;
-        Ok(appended.first)
+        appended.indices(count)
     }
 
     /// Durable entries from `from` on: at most `entries_max`, and as many as fit into an answer;
@@ -194,10 +199,10 @@ impl LogWriter<'_> {
         self.next = number;
     }
 
-    /// Appends entries, all or none, with the next numbers, and answers the index of the first. After a
-    /// broken connection they are sent again, with the same numbers. An error may still mean that
-    /// nobody knows: the numbers are not used for others, so entries that come late are as good as new.
-    pub fn append<E: AsRef<[u8]>>(&mut self, entries: &[E]) -> Result<Index> {
+    /// Appends entries with the next numbers, and answers the index of each. After a broken connection
+    /// they are sent again, with the same numbers. An error may still mean that nobody knows: the
+    /// numbers are not used for others, so entries that come late are as good as new.
+    pub fn append<E: AsRef<[u8]>>(&mut self, entries: &[E]) -> Result<Indices> {
         let numbers = numbers(self.next, entries.len())?;
         self.next = numbers.end;
         let encode = |(number, entry): (u64, &E)| {

@@ -12,8 +12,8 @@ fn entries_are_appended_read_and_trimmed() {
     let world = World::new("log");
     let mut client = world.client();
     let mut log = client.log();
-    let first = log.append("t", &["a", "b"]).unwrap();
-    let third = log.append_ordered("t", &["c"]).unwrap();
+    let first = log.append("t", &["a", "b"]).unwrap().first();
+    let third = log.append_ordered("t", &["c"]).unwrap().first();
     assert!(third > first);
     log.append("t", &["d"]).unwrap();
     let read = log.read("t", first, 100).unwrap();
@@ -49,7 +49,7 @@ fn a_tail_waits_for_the_next_entry_or_its_end() {
     let world = World::new("log-tail");
     let mut client = world.client();
     let mut log = client.log();
-    let first = log.append("t", &["a"]).unwrap();
+    let first = log.append("t", &["a"]).unwrap().first();
     let next = Index(first.0 + 1);
     assert_eq!(log.tail("t", first, Duration::from_secs(60)).unwrap().len(), 1, "there already");
     for _ in 0..3 {

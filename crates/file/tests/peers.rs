@@ -151,7 +151,7 @@ fn entries_as_long_as_they_may_be_reach_the_mirror() {
     let log = remote(&cluster, 2);
     let long = vec![5; holdfast_base::limits::ENTRY_BYTES_MAX];
     let entries = vec![long.clone(), vec![6], long.clone()];
-    let first = wait(|done| log.append(TOPIC, entries, Mode::Synced, done)).unwrap();
+    let first = wait(|done| log.append(TOPIC, entries, Mode::Synced, done)).unwrap().first();
     let page = log.read(TOPIC, first, 10, usize::MAX, holdfast_log::Scope::Durable).unwrap();
     assert_eq!(page.len(), 3);
     assert!(page[0].1 == long && page[1].1 == [6] && page[2].1 == long);

@@ -451,7 +451,7 @@ pub enum Fs {
 /// `holdfast log ...`.
 #[derive(Subcommand, Debug)]
 pub enum Log {
-    /// Append entries, all or none; without any, each line of standard input is one
+    /// Append entries, in their order; without any, each line of standard input is one
     Append {
         /// Acknowledge before the sync; a later append without this syncs these, too
         #[arg(long, conflicts_with = "writer")]

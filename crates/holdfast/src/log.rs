@@ -163,7 +163,7 @@ impl<'a, 'b> Append<'a, 'b> {
     }
 
     fn append<E: AsRef<[u8]>>(&mut self, entries: &[E], out: &mut Output) -> Result<()> {
-        let (first, topic, number) = match self {
+        let (indices, topic, number) = match self {
             Append::Plain { log, topic, ordered: true } => {
                 (log.append_ordered(topic, entries)?, topic, None)
             }
@@ -175,7 +175,7 @@ impl<'a, 'b> Append<'a, 'b> {
                 (writer.append(entries)?, topic, Some(number))
             }
         };
-        let last = first.0 + entries.len() as u64 - 1;
+        let (first, last) = (indices.first(), indices.last());
         out.line(
             || {
                 let numbered = number.map_or(String::new(), |n| format!(", numbered from {n}"));
@@ -185,9 +185,9 @@ impl<'a, 'b> Append<'a, 'b> {
                 }
             },
             || match number {
-                None => json!({"topic": topic, "first": first.0, "last": last}),
+                None => json!({"topic": topic, "first": first.0, "last": last.0}),
                 Some(number) => {
-                    json!({"topic": topic, "first": first.0, "last": last, "number": number})
+                    json!({"topic": topic, "first": first.0, "last": last.0, "number": number})
                 }
             },
         )

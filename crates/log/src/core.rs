@@ -5,7 +5,7 @@
 use crate::format::{COMMIT_PAYLOAD_BYTES_MAX, CommitHeader, SECTOR, commit_bytes, framed_bytes};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::ENTRY_BYTES_MAX;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use std::collections::VecDeque;
 
 /// Staged and not yet committed bytes of one topic; past it appends are told to come back.
@@ -159,7 +159,7 @@ pub struct Core<A> {
 }
 
 /// Acknowledgements to deliver, in order.
-pub type Acks<A> = Vec<(A, Result<Index>)>;
+pub type Acks<A> = Vec<(A, Result<Indices>)>;
 
 impl<A> Core<A> {
     pub fn new(tail: Tail, segment_bytes: u64, unsynced_bytes_max: u64) -> Core<A> {
@@ -344,7 +344,7 @@ impl<A> Core<A> {
                 let ack = |s: Staged<A>| {
                     let first = index;
                     index += s.entries.len() as u64;
-                    (s.ack, Ok(Index(first)))
+                    (s.ack, Ok(Indices::run(Index(first), s.entries.len())))
                 };
                 commit.staged.into_iter().map(ack).collect()
             }

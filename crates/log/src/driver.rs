@@ -12,7 +12,7 @@ use crate::segment::Segment;
 use crate::topic::{check_topic, directory_name, hash, topic_of_directory};
 use crate::{Done, Info, Log, Mode, Scope};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Indices, Result};
 use holdfast_env::disk::{Lock, create_dir_durable};
 use holdfast_env::sync::{RwLock, mpsc};
 use holdfast_env::tasks::{self, Task};
@@ -348,7 +348,7 @@ impl Log for EmbeddedLog {
         }
     }
 
-    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Index>) {
+    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Indices>) {
         if entries.is_empty() {
             return done(Err(Error::invalid(format!(
                 "append to topic `{topic}`: no entries: pass at least one"
@@ -389,7 +389,7 @@ impl Log for EmbeddedLog {
     fn sync(&self, topic: &str) -> Result<()> {
         let running = self.topic(topic)?;
         let (send, receive) = mpsc::channel();
-        let done = Box::new(move |result: Result<Index>| {
+        let done = Box::new(move |result: Result<Indices>| {
             // The receiver is waiting below, or its thread is gone; either is fine.
             let _ = send.send(result);
         });

@@ -25,8 +25,8 @@ pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;
 pub use topic::{TOPIC_BYTES_MAX, check_topic};
 
-use holdfast_base::Result;
 use holdfast_base::ids::Index;
+use holdfast_base::{Indices, Result};
 
 /// Called exactly once, on whatever thread finished the work, with no lock held. It must not wait
 /// for the log (`sync`, `snapshot_now`) nor panic: it may be running on the thread that does the
@@ -57,9 +57,10 @@ pub enum Scope {
 pub struct Info {
     /// The first index that can be read; equal to `next` when there is none.
     pub first: Index,
-    /// The index after the last entry written.
+    /// The index after the last entry written. There is an entry in front of it, unless it is the first
+    /// index: a gap is known once an entry follows it, for who waits for an index waits for its entry.
     pub next: Index,
-    /// Every entry below this index survives a power cut.
+    /// Every entry below this index survives a power cut; in front of it is one, too.
     pub durable: Index,
     /// Bytes of entries and their framing in the segments that are kept.
     pub bytes: u64,
@@ -72,10 +73,12 @@ pub trait Log: Send + Sync + 'static {
     /// Makes the topic if it is not there, durably.
     fn create(&self, topic: &str) -> Result<()>;
 
-    /// Appends `entries`, all or none, at consecutive indices, and hands the first one to `done`.
-    /// Acknowledgements of a topic come in the order of the appends. After an error other than
-    /// `Full`, `Invalid` or `NotFound` it is unknown whether the entries were kept.
-    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Index>);
+    /// Appends `entries` in their order, and hands the index of each to `done`. Others' entries and
+    /// gaps may lie between them: what must stand together is one entry. Of one caller's appends that
+    /// are kept, each is behind those before it. After an error other than `Full`, `Invalid` or
+    /// `NotFound` nobody knows: some of the entries or all of them may be kept, may appear later, and
+    /// may do so twice. Also what was acknowledged may be there a second time.
+    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Indices>);
 
     /// Entries from `from` on, in order; at least one if there is one, then up to `entries_max`
     /// and `bytes_max`. Each was verified by this read. `from` below the first kept index is an

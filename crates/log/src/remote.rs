@@ -14,7 +14,7 @@ use feed::{Calls, Feed};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer::Sender;
@@ -217,9 +217,9 @@ impl Inner {
         calls.into_iter().for_each(|call| call());
     }
 
-    /// The host has the entries from `first` on.
-    fn appended(self: &Arc<Self>, key: &Key, first: Index, count: u64, done: Done<Index>) {
-        let last = Index(first.0 + count - 1);
+    /// The host has the entries.
+    fn appended(self: &Arc<Self>, key: &Key, indices: Indices, done: Done<Indices>) {
+        let last = indices.last();
         let mut watch = false;
         let now = {
             let mut state = self.lock();
@@ -229,12 +229,12 @@ impl Inner {
                 Some((done, Err(unknown(&key.topic))))
             } else {
                 if feed.mirror.is_none() {
-                    feed.want(first);
+                    feed.want(indices.first());
                 }
                 if last < feed.next() {
-                    Some((done, Ok(first)))
+                    Some((done, Ok(indices)))
                 } else {
-                    feed.arriving.insert(last, (first, done));
+                    feed.arriving.insert(last, (indices, done));
                     watch = !std::mem::replace(&mut feed.watched, true);
                     None
                 }
@@ -300,7 +300,7 @@ impl Log for RemoteLog {
     /// Always synced at the host, whatever `mode` says: readers here see durable entries only, so
     /// an ordered one would be waited for until the host's background sync. `done` is called once
     /// the mirror holds the entries.
-    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, _: Mode, done: Done<Index>) {
+    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, _: Mode, done: Done<Indices>) {
         if entries.is_empty() {
             return done(Err(Error::invalid(format!(
                 "append to topic `{topic}`: no entries: pass at least one"
@@ -315,7 +315,7 @@ impl Log for RemoteLog {
         if let Some(e) = refused {
             return done(Err(e));
         }
-        let count = entries.len() as u64;
+        let count = entries.len();
         let body = wire::encode_entries(&entries);
         let append = wire::Append { sender, topic: topic.to_owned(), crc: crc32c(&body) };
         let request = PeerRequest {
@@ -326,11 +326,10 @@ impl Log for RemoteLog {
         };
         let (weak, key) = (Arc::downgrade(&self.inner), self.key(topic));
         let answered = move |answer: Result<PeerReply>| {
-            let first = answer.and_then(|reply| decode::<msg::Appended>(&reply.meta));
-            match (first, weak.upgrade()) {
-                (Ok(appended), Some(inner)) => {
-                    inner.appended(&key, appended.first, count, done);
-                }
+            let indices =
+                answer.and_then(|reply| decode::<msg::Appended>(&reply.meta)?.indices(count));
+            match (indices, weak.upgrade()) {
+                (Ok(indices), Some(inner)) => inner.appended(&key, indices, done),
                 (Ok(_), None) => done(Err(unknown(&key.topic))),
                 (Err(e), _) => done(Err(e)),
             }

@@ -5,7 +5,7 @@
 
 use crate::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope, topic};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Indices, Result};
 use holdfast_env::{Disk, local};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -101,7 +101,7 @@ fn each_page(
 
 fn append(log: &EmbeddedLog, topic: &str, entries: Vec<Vec<u8>>) -> Result<()> {
     let (send, receive) = mpsc::channel();
-    let done = Box::new(move |appended: Result<Index>| drop(send.send(appended)));
+    let done = Box::new(move |appended: Result<Indices>| drop(send.send(appended)));
     log.append(topic, entries, Mode::Synced, done);
     while log.pump() {}
     let closed = |_| Error::bug("an append was not answered");

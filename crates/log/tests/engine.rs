@@ -4,8 +4,8 @@
 mod common;
 
 use common::*;
-use holdfast_base::Kind;
 use holdfast_base::ids::Index;
+use holdfast_base::{Indices, Kind};
 use holdfast_env::RealDisk;
 use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Scope};
 use std::sync::atomic::Ordering;
@@ -117,13 +117,13 @@ fn many_threads_get_every_index_once_and_acknowledgements_in_order() {
                 for i in 0..50u8 {
                     let (send, receive) = mpsc::channel();
                     let acknowledged = acknowledged.clone();
-                    let done = Box::new(move |r: holdfast_base::Result<Index>| {
-                        acknowledged.lock().unwrap().push(r.clone().unwrap().0);
+                    let done = Box::new(move |r: holdfast_base::Result<Indices>| {
+                        acknowledged.lock().unwrap().push(r.clone().unwrap().first().0);
                         send.send(r).unwrap();
                     });
                     let mode = if i % 5 == 0 { Mode::Ordered } else { Mode::Synced };
                     log.append(T, vec![vec![thread, i]], mode, done);
-                    let index = receive.recv().unwrap().unwrap();
+                    let index = receive.recv().unwrap().unwrap().first();
                     let read = log.read(T, index, 1, 100, Scope::Written).unwrap();
                     assert_eq!(read, [(index, vec![thread, i])]);
                 }
@@ -157,7 +157,7 @@ fn a_log_that_a_callback_lets_go_is_locked_until_its_thread_has_ended() {
     mine.append(T, vec![b"one".to_vec()], Mode::Synced, Box::new(answered));
     drop(mine);
     drop(held);
-    assert_eq!(is_gone.recv().unwrap(), Ok(Index(1)));
+    assert_eq!(is_gone.recv().unwrap(), Ok(Indices::run(Index(1), 1)));
     let again = || EmbeddedLog::open(Arc::new(RealDisk), &dir.0, options(Drive::Pump));
     assert_eq!(again().err().map(|e| e.kind), Some(Kind::Retry));
     drop(go_on);

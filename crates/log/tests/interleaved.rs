@@ -9,7 +9,7 @@
 //! that is never woken is a deadlock, which ends the run.
 
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::interleaved::{CutDisk, after_a_while, below, in_many_orders};
 use holdfast_env::sync::{mpsc, thread};
 use holdfast_env::trial::Trial;
@@ -123,16 +123,17 @@ impl Topic {
 }
 
 impl Known {
-    fn answered(&mut self, topic: usize, entries: &[Vec<u8>], mode: Mode, answer: Result<Index>) {
+    fn answered(&mut self, topic: usize, entries: &[Vec<u8>], mode: Mode, answer: Result<Indices>) {
         let fault = self.fault;
         let topic = &mut self.topics[topic];
         topic.answered += 1;
         match answer {
-            Ok(Index(first)) => {
+            Ok(indices) => {
                 assert!(!topic.ended, "acknowledged behind a failure");
-                assert_eq!(first, topic.next, "acknowledged out of order");
-                (first..).zip(entries).for_each(|(index, bytes)| topic.note(index, bytes));
-                topic.next = first + entries.len() as u64;
+                let run = Indices::run(Index(topic.next), entries.len());
+                assert_eq!(indices, run, "acknowledged out of order");
+                indices.iter().zip(entries).for_each(|(index, bytes)| topic.note(index.0, bytes));
+                topic.next = indices.last().0 + 1;
                 if mode == Mode::Synced {
                     topic.durable = topic.durable.max(topic.next);
                 }
@@ -182,7 +183,7 @@ impl Run {
     ) {
         self.know(topic, |topic| topic.asked += 1);
         let (known, appended) = (self.known.clone(), entries.clone());
-        let done = move |answer: Result<Index>| {
+        let done = move |answer: Result<Indices>| {
             let fine = answer.is_ok();
             known.lock().unwrap().answered(topic, &appended, mode, answer);
             then(fine);

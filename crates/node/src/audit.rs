@@ -207,7 +207,7 @@ impl Audit {
     fn append(&self, line: String, done: Box<dyn FnOnce(Result<()>) + Send>) {
         if self.node.hosted.is_some() {
             let (topic, entries) = (AUDIT_TOPIC.to_owned(), vec![line.into_bytes()]);
-            let done = Box::new(move |first: Result<_>| done(first.map(drop)));
+            let done = Box::new(move |kept: Result<_>| done(kept.map(drop)));
             return self.node.append_here(topic, entries, Mode::Synced, done);
         }
         let entries = vec![Entry { bytes: line.into_bytes() }];

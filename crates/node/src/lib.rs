@@ -46,8 +46,8 @@ pub use idle::IdleSessions;
 pub use keeper::{Keeper, KeeperOptions};
 pub use leader::Leader;
 pub use member::{Member, MemberOptions};
-pub use open::NodeConfig;
 use open::snapshot_store;
+pub use open::{LogEngine, NodeConfig};
 pub use peer_service::PEER_OPERATIONS;
 pub use rebuild::RebuiltNames;
 pub use retention::Hold;
@@ -63,7 +63,7 @@ use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Index, NodeId, Pointer, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::HeardBeat;
@@ -269,7 +269,13 @@ impl Node {
 
     /// Appends to a topic of the log that is kept here, away from the caller, which must not wait for
     /// a disk: the first append to a topic makes it.
-    pub fn append_here(&self, topic: String, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Index>) {
+    pub fn append_here(
+        &self,
+        topic: String,
+        entries: Vec<Vec<u8>>,
+        mode: Mode,
+        done: Done<Indices>,
+    ) {
         let log = self.log.clone();
         self.workers.run(move || match log.create(&topic) {
             Ok(()) => log.append(&topic, entries, mode, done),

@@ -89,8 +89,39 @@ pub struct NodeConfig {
     /// Repair is planned by chance, as long as this node leads: to compare with.
     pub repair_at_random: bool,
     pub fold: FoldOptions,
+    /// What stands between this node and the log that it keeps.
+    pub engine: LogEngine,
     /// Told in a sentence what opening waits for.
     pub tell: fn(&str),
+}
+
+/// How an engine shows what lies in the embedded log.
+type Shown = dyn Fn(Arc<EmbeddedLog>) -> Arc<dyn Log> + Send + Sync;
+
+/// The log as its node has it: the embedded one as it is; in simulations one that promises no more than
+/// every engine does.
+#[derive(Clone, Default)]
+pub struct LogEngine(Option<Arc<Shown>>);
+
+impl LogEngine {
+    pub fn showing(
+        shown: impl Fn(Arc<EmbeddedLog>) -> Arc<dyn Log> + Send + Sync + 'static,
+    ) -> LogEngine {
+        LogEngine(Some(Arc::new(shown)))
+    }
+
+    fn over(&self, hosted: Arc<EmbeddedLog>) -> Arc<dyn Log> {
+        match &self.0 {
+            Some(shown) => shown(hosted),
+            None => hosted,
+        }
+    }
+}
+
+impl std::fmt::Debug for LogEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "one over the embedded log" } else { "the embedded log" })
+    }
 }
 
 impl NodeConfig {
@@ -118,6 +149,7 @@ impl NodeConfig {
             disk_bytes_per_second: 0,
             repair_at_random: false,
             fold: FoldOptions::default(),
+            engine: LogEngine::default(),
             tell: |_| (),
         }
     }
@@ -169,6 +201,8 @@ impl Node {
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
         let (identity, sender) = joining.join(identity, &stores, &namespace).map_err(doing)?;
+        cluster.number_as(sender.node, sender.incarnation);
+        namespace.number_as(sender.node, sender.incarnation);
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
         let (known, names) = (cluster.clone(), namespace.clone());
         let directory = Views { sender, cluster: known, namespace: names, cuts: cuts.clone() };
@@ -289,7 +323,8 @@ impl OpenLog {
         findings: &mut Vec<String>,
     ) -> Result<OpenLog> {
         let hosted = open_log(machine, config, findings)?;
-        Ok(OpenLog { log: hosted.clone(), hosted: Some(hosted), remote: None })
+        let log = config.engine.over(hosted.clone());
+        Ok(OpenLog { log, hosted: Some(hosted), remote: None })
     }
 
     /// Asks at `address` where the log is, until there is an answer.

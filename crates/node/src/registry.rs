@@ -166,7 +166,9 @@ impl Node {
                 take_over_if_trimmed::<V>(&*self.machine.peers, host, &context, &snapshots)?;
             self.replicator.events.snapshots_taken_over.fetch_add(taken as u64, Ordering::Relaxed);
         }
-        self.open_from(self.log.clone(), context, snapshots, self.fold, None)
+        let fold = self.open_from(self.log.clone(), context, snapshots, self.fold, None)?;
+        fold.number_as(self.id, self.sender.incarnation);
+        Ok(fold)
     }
 
     /// Opens a view of a topic that may have several, each with a name of its own. Nobody lends it a

@@ -74,8 +74,8 @@ impl Node {
     /// is none). `done` may be called at once.
     pub fn ask_ends(&self, topic: &str, done: impl FnOnce(Result<Ends>) + Send + 'static) {
         let ends = |first, durable: Index| Ends { first, last: Index(durable.0.saturating_sub(1)) };
-        if let Some(log) = &self.hosted {
-            return done(log.info(topic).map(|info| ends(info.first, info.durable)));
+        if self.hosted.is_some() {
+            return done(self.log.info(topic).map(|info| ends(info.first, info.durable)));
         }
         let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
         let ask = request(msg::OP_PEER_LOG_INFO, &describe);

@@ -36,8 +36,8 @@ fn indexed<'py>(py: Python<'py>, entries: Vec<msg::Indexed>) -> Vec<Indexed<'py>
 
 #[pymethods]
 impl Log {
-    /// Appends entries, all or none, and returns the index of the first. Makes the topic if there is
-    /// none. Not `synced`: acknowledged before the sync.
+    /// Appends entries in their order, and returns the index of each; others' may lie between them.
+    /// Makes the topic if there is none. Not `synced`: acknowledged before the sync.
     #[pyo3(signature = (topic, entries, *, synced=true))]
     fn append(
         &self,
@@ -45,16 +45,16 @@ impl Log {
         topic: &str,
         entries: Vec<Bound<'_, PyAny>>,
         synced: bool,
-    ) -> PyResult<u64> {
+    ) -> PyResult<Vec<u64>> {
         let entries = entries.iter().map(bytes_of).collect::<PyResult<Vec<_>>>()?;
-        let first = waiting(py, || {
+        let indices = waiting(py, || {
             let mut client = self.pool.lend()?;
             match synced {
                 true => client.log().append(topic, &entries),
                 false => client.log().append_ordered(topic, &entries),
             }
         })?;
-        Ok(first.0)
+        Ok(indices.iter().map(|index| index.0).collect())
     }
 
     /// Reads a topic from an index on, without entries that repeat others.

@@ -2,6 +2,7 @@
 //! folds own is decided in `holdfast_cluster::topics`.
 
 use crate::route::{Face, Request, Right, Route, Told, Within, answer};
+use holdfast_base::Indices;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
@@ -296,8 +297,8 @@ impl Logs {
         }
         let mode = if append.synced { Mode::Synced } else { Mode::Ordered };
         let entries = append.entries.into_iter().map(|entry| entry.bytes).collect();
-        let done = Box::new(move |first: Result<Index>| {
-            send(reply, first.map(|first| msg::Appended { first }));
+        let done = Box::new(move |indices: Result<Indices>| {
+            send(reply, indices.map(|indices| msg::Appended::of(&indices)));
         });
         self.node.append_here(append.topic, entries, mode, done);
     }

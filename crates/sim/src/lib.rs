@@ -10,6 +10,7 @@ pub mod net;
 pub mod powercut;
 mod rows;
 pub mod task;
+pub mod unruly;
 pub mod world;
 
 pub use disk::{SimDisk, SimDiskOptions};

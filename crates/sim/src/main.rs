@@ -38,6 +38,7 @@ struct Arguments {
     /// Beside those that are drawn.
     guests: Vec<guests::Make>,
     usual_limits: bool,
+    unruly: bool,
 }
 
 fn options() -> Result<Arguments, String> {
@@ -54,6 +55,7 @@ fn options() -> Result<Arguments, String> {
         planted: Vec::new(),
         guests: Vec::new(),
         usual_limits: false,
+        unruly: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -84,6 +86,7 @@ fn options() -> Result<Arguments, String> {
             "--calm" => options.calm = true,
             "--repair" => options.repair = true,
             "--usual-limits" => options.usual_limits = true,
+            "--unruly" => options.unruly = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
         }
@@ -110,6 +113,7 @@ fn schedule(options: &Arguments, seed: u64, trace: bool) -> Schedule {
         sites_off: options.without.clone(),
         planted: options.planted.clone(),
         usual_limits: options.usual_limits,
+        unruly: options.unruly,
         work_ns,
         faults_ns,
         ..schedule

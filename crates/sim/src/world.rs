@@ -141,6 +141,8 @@ pub struct Schedule {
     pub planted: Vec<String>,
     /// Internal limits have their usual sizes, where the seed would draw small ones.
     pub usual_limits: bool,
+    /// The log promises no more than every engine does.
+    pub unruly: bool,
     /// Keep a line of everything that happens.
     pub trace: bool,
     /// Print it at once.
@@ -183,6 +185,7 @@ impl Schedule {
             sites_off: Vec::new(),
             planted: Vec::new(),
             usual_limits: false,
+            unruly: false,
             trace: false,
             aloud: false,
         }
@@ -233,6 +236,7 @@ pub struct Shared {
     racks: usize,
     guests: Vec<Arc<dyn Guest>>,
     certificates: bool,
+    unruly: bool,
     sites_off: Vec<String>,
     seen: Mutex<BTreeMap<&'static str, u64>>,
     violations: Mutex<Vec<String>>,
@@ -363,6 +367,7 @@ impl World {
             racks: terms.racks,
             guests: schedule.guests.iter().map(|make| make()).collect(),
             certificates: schedule.certificates,
+            unruly: schedule.unruly,
             sites_off: schedule.sites_off.clone(),
             seen: Mutex::default(),
             violations: Mutex::default(),

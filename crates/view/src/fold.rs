@@ -21,7 +21,7 @@ use feed::Feed;
 pub use goes_on::GoesOn;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::trial::Knob;
@@ -43,6 +43,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLock
 pub const ENVELOPE_BYTES: usize = 40;
 /// Results that one session may have outstanding (not yet acknowledged by its client).
 pub const SESSION_OUTSTANDING_MAX: usize = 1024;
+/// The same of a node that numbers what it commands itself: as many as it may have under way.
+pub const NODE_OUTSTANDING_MAX: usize = 1 << 16;
 /// Sessions of one view that are open at a time.
 pub const SESSIONS_MAX: usize = 1 << 16;
 
@@ -462,22 +464,37 @@ impl<V: View> Fold<V> {
         let (mut entries, mut own) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (request, done) in requests {
             let Request { session, sequence, acknowledged_below, command, .. } = request;
-            let envelope = Envelope { kind, epoch, session, sequence, acknowledged_below };
+            // Its entry may be applied while the append is still under way.
+            let flight = shared.depart();
+            let nobodys = session.0 == 0 && kind != EntryKind::EndSession;
+            let numbered = flight.filter(|_| nobodys).and_then(|flight| shared.numbered(flight));
+            let envelope = match numbered {
+                Some((node, number, below)) => Envelope {
+                    kind,
+                    epoch,
+                    session,
+                    author: Some(node),
+                    sequence: Sequence(number),
+                    acknowledged_below: Sequence(below),
+                },
+                None => {
+                    Envelope { kind, epoch, session, author: None, sequence, acknowledged_below }
+                }
+            };
             let entry = envelope.encode(&command);
-            // Before the append: its entry may be applied while it is still under way.
             // A thread of the fold's own reads it from the log.
             let kept = if shared.feed.is_some() { Vec::new() } else { entry.clone() };
-            own.push((shared.depart(), kept, done));
+            own.push((flight, kept, done));
             entries.push(entry);
         }
         let runs = shared.clone();
-        let acknowledged = move |first: Result<Index>| {
+        let acknowledged = move |indices: Result<Indices>| {
             let mut ready = Vec::new();
-            for (at, (flight, entry, done)) in (0..).zip(own) {
-                match &first {
-                    Ok(first) => {
+            for (at, (flight, entry, done)) in own.into_iter().enumerate() {
+                match &indices {
+                    Ok(indices) => {
                         let at = if planted!("view.batch-at-one-index") { 0 } else { at };
-                        let index = Index(first.0 + at);
+                        let index = indices.get(at).expect("an index an entry");
                         let of_one = runs.acknowledged(flight, index, &entry, done);
                         // As a rule there is one alone.
                         if ready.is_empty() { ready = of_one } else { ready.extend(of_one) }

@@ -4,7 +4,7 @@ pub mod writers;
 
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
-use holdfast_base::{Error, Result, codec_struct};
+use holdfast_base::{Error, Indices, Result, codec_struct};
 
 /// Bytes of the entries of one append together, four more counted for each: it is a frame's metadata
 /// with the topic's name, and each of them an answer's with its index.
@@ -47,12 +47,31 @@ pub struct Entry {
 }
 codec_struct!(Entry { bytes });
 
-/// Where the first of the appended entries went; the others follow it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the appended entries went.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub first: Index,
+    /// The index of each, where they do not follow each other; else none.
+    pub apart: Vec<Index>,
 }
-codec_struct!(Appended { first });
+codec_struct!(Appended { first, apart });
+
+impl Appended {
+    pub fn of(indices: &Indices) -> Appended {
+        Appended { first: indices.first(), apart: indices.apart().to_vec() }
+    }
+
+    /// Of so many entries; `Bug` for an answer that fits no such append.
+    pub fn indices(self, count: usize) -> Result<Indices> {
+        if self.apart.is_empty() {
+            return Ok(Indices::run(self.first, count));
+        }
+        let fits = self.apart.len() == count && self.apart.first() == Some(&self.first);
+        Indices::of(self.apart).filter(|_| fits).ok_or_else(|| {
+            Error::bug(format!("append to the log: the answer is not of {count} entries"))
+        })
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {

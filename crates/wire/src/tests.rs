@@ -95,7 +95,7 @@ fn log_messages(m: &mut Messages) {
     let topic = || "t".to_owned();
     let entry = log::Entry { bytes: vec![1, 2] };
     m.add("log::Append", log::Append { topic: topic(), synced: true, entries: vec![entry] });
-    m.add("log::Appended", log::Appended { first: Index(3) });
+    m.add("log::Appended", log::Appended { first: Index(3), apart: vec![Index(3), Index(5)] });
     m.add("log::Read", log::Read { topic: topic(), from: Index(3), entries_max: 4, wait: true });
     let entries = vec![log::Indexed { index: Index(3), bytes: vec![5] }];
     m.add("log::Entries", log::Entries { entries });

@@ -4,7 +4,7 @@ use super::AsyncClient;
 use crate::client::decode;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
-use holdfast_base::{Kind, Result};
+use holdfast_base::{Indices, Kind, Result};
 use holdfast_env::{Clock, RealClock, runtime};
 use holdfast_wire::log::writers::Reading;
 use holdfast_wire::{self as wire, log as msg};
@@ -15,14 +15,15 @@ const REST: Duration = Duration::from_secs(1);
 
 impl AsyncClient {
     /// As [`LogClient::append`](crate::LogClient::append): once, so `Retry` means that nobody knows.
-    pub async fn log_append(&self, topic: &str, entries: Vec<Vec<u8>>) -> Result<Index> {
+    pub async fn log_append(&self, topic: &str, entries: Vec<Vec<u8>>) -> Result<Indices> {
+        let count = entries.len();
         let entries = entries.into_iter().map(|bytes| msg::Entry { bytes }).collect();
         let append = msg::Append { topic: topic.to_owned(), synced: true, entries };
         append.check()?;
         let meta = append.to_bytes();
         let sent = self.connection.submit(wire::OP_LOG_APPEND, &meta, &[], false).await?;
         let appended: msg::Appended = decode(&sent.answer().await?)?;
-        Ok(appended.first)
+        appended.indices(count)
     }
 
     /// How far a topic reaches.

@@ -180,10 +180,9 @@ async fn appended(door: &Door, topic: &str, request: Request) -> Result<Response
             )));
         }
     };
-    let count = entries.len() as u64;
-    let first = client.log_append(topic, entries).await?;
-    let last = first.0 + count - 1;
-    let said = json!({"topic": topic, "first": first.0, "last": last});
+    let indices = client.log_append(topic, entries).await?;
+    let (first, last) = (indices.first(), indices.last());
+    let said = json!({"topic": topic, "first": first.0, "last": last.0});
     Ok(([(CONTENT_TYPE, "application/json")], format!("{said}\n")).into_response())
 }
 

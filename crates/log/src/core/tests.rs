@@ -40,7 +40,7 @@ fn finish(core: &mut Core<u32>, commit: Commit<u32>) -> Vec<(u32, u64)> {
         .then(|| encode_commit(&mut buf, commit.header, commit.entries()));
     let acks = core.completed(commit, Ok(written));
     core.idle();
-    acks.into_iter().map(|(ack, index)| (ack, index.unwrap().0)).collect()
+    acks.into_iter().map(|(ack, index)| (ack, index.unwrap().first().0)).collect()
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_commit_that_does_not_fit_rolls_and_a_sync_alone_writes_nothing() {
     core.stage(Vec::new(), true, 3).map_err(|(_, e)| e).unwrap();
     let sync = commit(&mut core);
     assert_eq!(sync.write, Write::SyncOnly);
-    assert_eq!(finish(&mut core, sync), [(3, 3)]);
+    assert_eq!(finish(&mut core, sync), [(3, 0)], "of no entry");
     assert_eq!(core.durable(), 3);
     assert_eq!(core.locate(2).map(|place| (place.first, place.position)), Some((2, Some(4096))));
     assert_eq!(core.trim(2), [1], "the segment of entry 1 is left behind");

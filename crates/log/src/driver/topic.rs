@@ -9,9 +9,8 @@ use crate::format::{CommitHeader, SegmentHeader, commit_bytes, encode_commit};
 use crate::reserve::Reserve;
 use crate::segment::{Segment, name_spare};
 use crate::topic::hash;
-use holdfast_base::ids::Index;
 use holdfast_base::limits::SECTOR_BYTES;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::sockets::is_out_of_descriptors;
 use holdfast_env::sync::mpsc::{self, Receiver};
@@ -45,7 +44,7 @@ pub struct Topic {
 }
 
 pub struct State {
-    pub core: Core<Done<Index>>,
+    pub core: Core<Done<Indices>>,
     pub files: BTreeMap<u64, Arc<Segment>>,
     /// Who waits for a durable entry at or after an index.
     pub tails: Vec<(u64, Done<()>)>,
@@ -114,7 +113,7 @@ impl Topic {
         self.state.held()
     }
 
-    pub fn append(&self, entries: Vec<Vec<u8>>, synced: bool, done: Done<Index>) {
+    pub fn append(&self, entries: Vec<Vec<u8>>, synced: bool, done: Done<Indices>) {
         let mut state = self.lock();
         for _ in 0..if synced { 0 } else { DELIVERY_YIELDS } {
             // A callback that appends must not wait for itself.
@@ -232,7 +231,7 @@ impl Topic {
         }
     }
 
-    fn perform(&self, state: MutexGuard<'_, State>, step: Step<Done<Index>>) {
+    fn perform(&self, state: MutexGuard<'_, State>, step: Step<Done<Indices>>) {
         match step {
             Step::Commit(commit) => self.perform_commit(state, commit),
             Step::Roll { first, chain, sync_before, bytes_min } => {
@@ -259,7 +258,7 @@ impl Topic {
         }
     }
 
-    fn perform_commit(&self, state: MutexGuard<'_, State>, commit: Commit<Done<Index>>) {
+    fn perform_commit(&self, state: MutexGuard<'_, State>, commit: Commit<Done<Indices>>) {
         let active = state.files.last_key_value().map(|(_, f)| f.clone());
         drop(state);
         let outcome = match active {
@@ -274,7 +273,7 @@ impl Topic {
     fn write_commit(
         &self,
         segment: &Segment,
-        commit: &Commit<Done<Index>>,
+        commit: &Commit<Done<Indices>>,
     ) -> std::result::Result<Option<(CommitHeader, u32)>, Failure> {
         let mut written = None;
         if commit.payload_bytes > 0 || commit.write == Write::Durable {
@@ -371,7 +370,7 @@ impl Topic {
     }
 
     /// Runs acknowledgements and wakes readers without the lock, then lets the next step begin.
-    fn deliver(&self, mut state: MutexGuard<'_, State>, acks: Acks<Done<Index>>, busy: bool) {
+    fn deliver(&self, mut state: MutexGuard<'_, State>, acks: Acks<Done<Indices>>, busy: bool) {
         if let Some(e) = state.core.failed().filter(|_| !state.told) {
             state.told = true;
             event!(LogFailed, e, topic = self.name.as_str());

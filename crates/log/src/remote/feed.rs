@@ -8,7 +8,7 @@ use crate::Done;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::net::PeerReply;
 use holdfast_env::planted;
 use holdfast_wire::peer::Sender;
@@ -45,7 +45,7 @@ pub(super) struct Feed {
     pub(super) failures: u32,
     pub(super) tails: Vec<(Index, Done<()>)>,
     /// Acknowledged by the host and not in the mirror yet, by the index of the last entry.
-    pub(super) arriving: BTreeMap<Index, (Index, Done<Index>)>,
+    pub(super) arriving: BTreeMap<Index, (Indices, Done<Indices>)>,
     /// Somebody looks after `arriving`.
     pub(super) watched: bool,
     /// What kept the last attempt from succeeding.
@@ -113,8 +113,8 @@ impl Feed {
         while let Some(first) = self.arriving.first_entry()
             && *first.key() < next
         {
-            let (index, done) = first.remove();
-            calls.push(Box::new(move || done(Ok(index))));
+            let (indices, done) = first.remove();
+            calls.push(Box::new(move || done(Ok(indices))));
         }
         let mirror = &self.mirror;
         let here = |tail: &mut (Index, Done<()>)| {

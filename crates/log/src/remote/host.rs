@@ -6,7 +6,7 @@ use crate::{Log, Mode, Scope, missing};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Indices, Result};
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerDone, PeerReply};
 use holdfast_wire::{log as msg, peer_log as wire};
@@ -74,8 +74,8 @@ impl LogHost {
             Ok(decoded) => decoded,
             Err(e) => return done(Err(e)),
         };
-        let answer = |first: Result<Index>| {
-            let meta = first.map(|first| msg::Appended { first }.to_bytes());
+        let answer = |indices: Result<Indices>| {
+            let meta = indices.map(|indices| msg::Appended::of(&indices).to_bytes());
             done(meta.map(|meta| PeerReply { meta, body: Vec::new() }));
         };
         self.log.append(&topic, entries, Mode::Synced, Box::new(answer));

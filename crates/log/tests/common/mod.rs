@@ -187,9 +187,9 @@ pub fn append(log: &EmbeddedLog, topic: &str, entries: &[&[u8]], mode: Mode) -> 
     log.append(topic, entries, mode, Box::new(move |r| send.send(r).unwrap()));
     loop {
         match receive.try_recv() {
-            Ok(result) => return result,
+            Ok(result) => return result.map(|indices| indices.first()),
             Err(_) if log.pump() => {}
-            Err(_) => return receive.recv().unwrap(),
+            Err(_) => return receive.recv().unwrap().map(|indices| indices.first()),
         }
     }
 }

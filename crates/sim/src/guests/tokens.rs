@@ -8,6 +8,7 @@
 use super::names::until_told;
 use crate::SimNet;
 use crate::task::Left;
+use crate::unruly::UNKNOWN;
 use crate::world::cell::SECOND;
 use crate::world::client::new_file;
 use crate::world::guest::{Guest, Lodging, Visitor, Work};
@@ -303,6 +304,8 @@ impl Tokens {
                 Ok(_) => {}
                 // Between racks that are far from each other they do so to the end.
                 Err(e) if e.message.contains("the connection broke") => broke = true,
+                // The log's engine does not say, which is no limit of this node.
+                Err(e) if e.message.contains(UNKNOWN) => broke = true,
                 Err(e) => {
                     let name = &noisy.name;
                     let why = format!("request {i} of `{name}` was slowed at n{gateway}: {e}");

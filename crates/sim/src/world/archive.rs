@@ -2,6 +2,7 @@
 //! the checkers fold it anew from its first entry.
 
 use crate::SimDisk;
+use crate::unruly::Gapped;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 const TOPICS: [&str; 2] = [CLUSTER_TOPIC, NAMESPACE_TOPIC];
 
 pub struct Archive {
-    pub log: Arc<EmbeddedLog>,
+    pub log: Arc<Gapped>,
 }
 
 impl Archive {
@@ -24,24 +25,26 @@ impl Archive {
             LogOptions { drive: Drive::Pump, segment_bytes: 1 << 20, ..LogOptions::default() };
         let log = EmbeddedLog::open(Arc::new(SimDisk::new(1)), Path::new("/archive"), options)?;
         TOPICS.iter().try_for_each(|topic| log.create(topic))?;
-        Ok(Archive { log: Arc::new(log) })
+        Ok(Archive { log: Arc::new(Gapped(Arc::new(log))) })
     }
 
     /// Takes over what the log's host has and this has not. Whether the host has trimmed anything.
     pub fn follow(&self, host: &Node) -> Result<bool> {
         let mut trimmed = false;
+        // Gaps, too: indices are as they were.
+        let Some(hosted) = &host.hosted else { return Ok(false) };
         for topic in TOPICS {
-            trimmed |= host.log.info(topic)?.first > Index(1);
+            trimmed |= hosted.info(topic)?.first > Index(1);
             loop {
-                let next = self.log.info(topic)?.next;
-                let page = host.log.read(topic, next, 4096, 1 << 20, Scope::Durable)?;
+                let next = self.log.0.info(topic)?.next;
+                let page = hosted.read(topic, next, 4096, 1 << 20, Scope::Durable)?;
                 let Some((first, _)) = page.first() else { break };
                 if *first != next {
                     return Err(Error::bug(format!("entry {first} follows entry {next}")));
                 }
                 let entries = page.into_iter().map(|(_, entry)| entry).collect();
                 self.log.append(topic, entries, Mode::Synced, Box::new(|_| ()));
-                while self.log.pump() {}
+                while self.log.0.pump() {}
             }
         }
         Ok(trimmed)

@@ -6,6 +6,7 @@ use super::Shared;
 use super::door::{Doors, Server, of_node};
 use super::guest::Lodging;
 use crate::net::Shows;
+use crate::unruly::UnrulyLog;
 use crate::{Life, SimDisk, SimNet};
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
@@ -18,7 +19,8 @@ use holdfast_env::{Budget, Clients, Clock, HoldMutex, Rng, Secret, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_log::TRIMMED;
 use holdfast_node::{
-    Audit, Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, Trail,
+    Audit, Keeper, KeeperOptions, LogEngine, Machine, Member, MemberOptions, Node, NodeConfig,
+    Trail,
 };
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
@@ -286,7 +288,8 @@ impl Cell {
             }),
             meter: Arc::default(),
         };
-        let opened = self.memory().and_then(|region| Node::open(machine, &self.config(), region));
+        let config = NodeConfig { engine: self.engine(&machine), ..self.config() };
+        let opened = self.memory().and_then(|region| Node::open(machine, &config, region));
         if self.crash_if_due(&life) || life.has_ended() {
             return;
         }
@@ -303,6 +306,17 @@ impl Cell {
                 self.net.after_ns(AGAIN_NS, move || cell.start());
             }
         }
+    }
+
+    /// The log of a new process, if it keeps one.
+    fn engine(&self, machine: &Machine) -> LogEngine {
+        if !self.shared.unruly {
+            return LogEngine::default();
+        }
+        let (peers, seed) = (machine.peers.clone(), self.rng.next_u64());
+        LogEngine::showing(move |log| {
+            Arc::new(UnrulyLog::new(log, peers.clone(), SeededRng::new(seed)))
+        })
     }
 
     /// The tier in memory of a new process, where a guest wants one.

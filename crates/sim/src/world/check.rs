@@ -16,6 +16,7 @@ use holdfast_env::{Disk, SeededRng};
 use holdfast_log::{Log, Scope};
 use holdfast_node::Node;
 use holdfast_view::{Fold, FoldOptions, FoldStatus, SnapshotStore, View};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -406,18 +407,36 @@ impl World {
     /// What the log says of deposed leaders, read without a view: each of their commands was refused.
     fn check_stale(&self, topic: &str, fresh: &FoldStatus) {
         let (mut next, mut claim, mut stale) = (Index(1), 0, 0);
+        // Of each node that numbers entries: below what all are answered, and those seen from there on.
+        let mut numbered: BTreeMap<u64, (u64, BTreeSet<u64>)> = BTreeMap::new();
         while let Ok(entries) = self.archive.log.read(topic, next, 4096, 1 << 20, Scope::Durable)
             && let Some((last, _)) = entries.last()
         {
             next = Index(last.0 + 1);
             for (index, entry) in &entries {
-                // docs/formats/log.md: version, kind (4 is a claim), six zeros, the claim it is under.
-                let under =
-                    entry.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
-                match (entry.get(1), under) {
-                    (Some(4), _) => claim = index.0,
-                    (_, Some(under)) if under != 0 && under != claim => stale += 1,
-                    _ => {}
+                // docs/formats/log.md: version, kind (4 is a claim; 16 more where a node has numbered
+                // it), six zeros, the claim it is under.
+                let field = |n: usize| {
+                    let bytes = entry.get(8 + 8 * n..16 + 8 * n)?;
+                    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+                };
+                let Some((kind, under)) = entry.get(1).zip(field(0)) else { continue };
+                let is_claim = kind & 0x0f == 4;
+                if !is_claim && under != 0 && under != claim {
+                    stale += 1;
+                    continue;
+                }
+                let is_new = match (kind & 0x10 != 0, field(1), field(2), field(3)) {
+                    (true, Some(node), Some(number), Some(below)) => {
+                        let (answered, seen) = numbered.entry(node).or_default();
+                        let is_late = number < *answered;
+                        *answered = below.max(*answered);
+                        !is_late && seen.insert(number)
+                    }
+                    _ => true,
+                };
+                if is_claim && is_new {
+                    claim = index.0;
                 }
             }
         }

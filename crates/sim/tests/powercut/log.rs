@@ -3,7 +3,7 @@
 
 use crate::common::{Answer, Outcome, below, ensure, noise, powered};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Indices, Result};
 use holdfast_env::disk::read_file;
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use holdfast_sim::SimDisk;
@@ -126,8 +126,9 @@ fn append_some(
     while log.pump() {}
     for (mode, first, end, answer) in waiting {
         match answer.get() {
-            Ok(index) => {
-                ensure(index == Index(first as u64), || format!("{name}: {index} for {first}"))?;
+            Ok(indices) => {
+                let run = Indices::run(Index(first as u64), end as usize + 1 - first);
+                ensure(indices == run, || format!("{name}: {indices:?} for {run:?}"))?;
                 topic.written = end;
                 if mode == Mode::Synced {
                     topic.durable = end;

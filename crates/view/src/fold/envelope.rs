@@ -2,10 +2,13 @@
 //! Pure; docs/formats/log.md describes it byte by byte.
 
 use super::ENVELOPE_BYTES;
-use holdfast_base::ids::{Index, Sequence, SessionId};
+use super::sessions::Whose;
+use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
 use holdfast_env::planted;
 
 pub const VERSION: u8 = 1;
+/// In the kind of an entry that a node has numbered.
+const NUMBERED: u8 = 0x10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -22,6 +25,8 @@ pub struct Envelope {
     /// The claim that the proposer acts under; a claim itself carries the one it found.
     pub epoch: Index,
     pub session: SessionId,
+    /// The node that has numbered the entry, where it is nobody's session's.
+    pub author: Option<NodeId>,
     pub sequence: Sequence,
     pub acknowledged_below: Sequence,
 }
@@ -42,16 +47,30 @@ impl Envelope {
         kind: EntryKind::Command,
         epoch: Index(0),
         session: SessionId(0),
+        author: None,
         sequence: Sequence(0),
         acknowledged_below: Sequence(0),
     };
 
+    /// Who tells this entry from copies of it, if anybody does.
+    pub fn whose(&self) -> Option<Whose> {
+        match (self.author, self.kind) {
+            (Some(node), _) => Some(Whose::Node(node)),
+            (None, EntryKind::Command) if self.session.0 != 0 => Some(Whose::Session(self.session)),
+            _ => None,
+        }
+    }
+
     /// The entry: envelope, then command.
     pub fn encode(&self, command: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(ENVELOPE_BYTES + command.len());
-        out.extend_from_slice(&[VERSION, self.kind as u8, 0, 0, 0, 0, 0, 0]);
+        let (numbered, whose) = match self.author {
+            Some(node) => (NUMBERED, node.0 as u64),
+            None => (0, self.session.0),
+        };
+        out.extend_from_slice(&[VERSION, self.kind as u8 | numbered, 0, 0, 0, 0, 0, 0]);
         out.extend_from_slice(&self.epoch.0.to_le_bytes());
-        out.extend_from_slice(&self.session.0.to_le_bytes());
+        out.extend_from_slice(&whose.to_le_bytes());
         out.extend_from_slice(&self.sequence.0.to_le_bytes());
         out.extend_from_slice(&self.acknowledged_below.0.to_le_bytes());
         out.extend_from_slice(command);
@@ -74,22 +93,28 @@ impl Envelope {
         if head[2..8] != [0; 6] {
             return Decoded::Malformed;
         }
-        let kind = match head[1] {
+        let kind = match head[1] & !NUMBERED {
             1 => EntryKind::Command,
             2 => EntryKind::OpenSession,
-            3 => EntryKind::EndSession,
+            3 if head[1] & NUMBERED == 0 => EntryKind::EndSession,
             4 => EntryKind::Claim,
-            kind => return Decoded::Unknown(format!("entry kind {kind}")),
+            _ => return Decoded::Unknown(format!("entry kind {}", head[1])),
         };
         let field = |n: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&head[8 + 8 * n..16 + 8 * n]);
             u64::from_le_bytes(bytes)
         };
+        let (session, author) = match (head[1] & NUMBERED, u32::try_from(field(1))) {
+            (0, _) => (SessionId(field(1)), None),
+            (_, Ok(node)) => (SessionId(0), Some(NodeId(node))),
+            (_, Err(_)) => return Decoded::Malformed,
+        };
         let envelope = Envelope {
             kind,
             epoch: Index(field(0)),
-            session: SessionId(field(1)),
+            session,
+            author,
             sequence: Sequence(field(2)),
             acknowledged_below: Sequence(field(3)),
         };
@@ -107,6 +132,7 @@ mod tests {
             kind: EntryKind::Command,
             epoch: Index(2),
             session: SessionId(3),
+            author: None,
             sequence: Sequence(4),
             acknowledged_below: Sequence(1),
         };
@@ -118,6 +144,15 @@ mod tests {
         expected.extend_from_slice(b"cmd");
         assert_eq!(entry, expected);
         assert_eq!(Envelope::decode(&entry, Some(2)), Decoded::Entry(envelope, b"cmd"));
+        let numbered = Envelope { session: SessionId(0), author: Some(NodeId(3)), ..envelope };
+        let entry = numbered.encode(b"cmd");
+        expected[1] = 0x11;
+        assert_eq!(entry, expected);
+        assert_eq!(Envelope::decode(&entry, None), Decoded::Entry(numbered, b"cmd"));
+        expected[20] = 1;
+        assert_eq!(Envelope::decode(&expected, None), Decoded::Malformed, "no such node");
+        expected[1] = 0x13;
+        assert_eq!(Envelope::decode(&expected, None), Decoded::Unknown("entry kind 19".into()));
     }
 
     #[test]

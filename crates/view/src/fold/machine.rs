@@ -5,7 +5,7 @@ use super::View;
 use super::digests::Digests;
 use super::envelope::{Decoded, EntryKind, Envelope};
 use super::place::{Context, Position};
-use super::sessions::{Admission, Outcome, Sessions, outcome_of, unknown};
+use super::sessions::{Admission, Outcome, Sessions, Whose, outcome_of, unknown};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::error::panic_text;
 use holdfast_base::ids::Index;
@@ -168,10 +168,12 @@ impl<V: View> Machine<V> {
             }
         };
         if envelope.kind == EntryKind::Claim {
-            if !planted!("log.claim-without-effect") {
-                self.epoch = index;
-            }
-            return Ok(Ok(Vec::new()));
+            return self.once(&envelope, |machine| {
+                if !planted!("log.claim-without-effect") {
+                    machine.epoch = index;
+                }
+                Ok(Ok(Vec::new()))
+            });
         }
         if self.is_fenced(envelope.epoch) {
             self.fenced += 1;
@@ -179,7 +181,9 @@ impl<V: View> Machine<V> {
             return Ok(Err(fenced(envelope.epoch, self.epoch)));
         }
         match envelope.kind {
-            EntryKind::OpenSession => Ok(self.sessions.open(index)),
+            EntryKind::OpenSession => {
+                self.once(&envelope, |machine| Ok(machine.sessions.open(index)))
+            }
             EntryKind::EndSession => Ok(self.sessions.end(envelope.session)),
             _ => self.command(index, envelope, command),
         }
@@ -194,21 +198,32 @@ impl<V: View> Machine<V> {
         if cfg!(debug_assertions) && std::mem::take(&mut self.refuse_next) {
             return Ok(Err(Error::invalid("refused here and nowhere else")));
         }
-        let Envelope { session, sequence, acknowledged_below, .. } = envelope;
-        if session.0 == 0 {
-            return outcome_of(self.view.apply(index, command));
+        self.once(&envelope, |machine| outcome_of(machine.view.apply(index, command)))
+    }
+
+    /// Does what an entry says, unless it is a copy of one before: that has its result already. Or of
+    /// one that was answered long ago, which nobody waits for.
+    fn once(
+        &mut self,
+        envelope: &Envelope,
+        does: impl FnOnce(&mut Self) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        let Some(whose) = envelope.whose() else { return does(self) };
+        if matches!(whose, Whose::Node(_)) && planted!("view.nodes-commands-twice") {
+            return does(self);
         }
-        match self.sessions.admit(session, sequence, acknowledged_below) {
+        let sequence = envelope.sequence;
+        match self.sessions.admit(whose, sequence, envelope.acknowledged_below) {
             Admission::Known(outcome) => Ok(outcome),
             Admission::Refused(e) => Ok(Err(e)),
             Admission::Apply => {
-                let outcome = outcome_of(self.view.apply(index, command))?;
+                let outcome = does(self)?;
                 let forgotten = match outcome.is_ok() {
                     true => planted!("view.answer-forgotten"),
                     false => planted!("log.refusal-forgotten"),
                 };
                 if !forgotten {
-                    self.sessions.remember(session, sequence, &outcome);
+                    self.sessions.remember(whose, sequence, &outcome);
                 }
                 Ok(outcome)
             }

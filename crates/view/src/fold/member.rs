@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::place::Context;
 use super::sessions::Outcome;
 use super::{Arrival, Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
-use holdfast_base::ids::Index;
+use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_log::{Done, GOES_ON, Log, Mode, Scope};
 use std::collections::BTreeMap;
@@ -19,6 +19,10 @@ use std::sync::{Arc, Weak};
 const KEPT_MAX: usize = 1 << 16;
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
+/// Entries that a life of a node may number, for each entry that the cluster topic has meanwhile: a
+/// controller alone gives it two a second.
+const NUMBERS_BITS: u32 = 24;
+
 /// What is called with an entry's index and result.
 pub(super) type Proposer = Done<(Index, Vec<u8>)>;
 
@@ -29,6 +33,8 @@ pub(super) struct Waiting {
     /// behind that.
     flights: BTreeMap<u64, Index>,
     flights_begun: u64,
+    /// The node whose numbers flights have.
+    author: Option<NodeId>,
     /// Results of entries that may belong to a flight.
     kept: BTreeMap<u64, Outcome>,
     kept_bytes: usize,
@@ -252,6 +258,18 @@ impl<V: View> Fold<V> {
         resumed
     }
 
+    /// From here on what this fold commands in nobody's session is numbered in a node's name, so that
+    /// the view knows a copy of it, and one that comes after its answer: an engine of the log may
+    /// deliver either. Numbers of a life of the node are behind those of its lives before. One fold of
+    /// a topic and node alone may do this.
+    pub fn number_as(&self, node: NodeId, incarnation: Index) {
+        assert!(incarnation.0 < 1 << 40, "incarnation {incarnation} leaves no numbers");
+        let answered = self.shared.read().sessions.answered_below(node);
+        let mut waiting = self.shared.waiting();
+        let begun = waiting.flights_begun.max(answered).max(incarnation.0 << NUMBERS_BITS);
+        (waiting.author, waiting.flights_begun) = (Some(node), begun);
+    }
+
     /// The last entry applied.
     pub fn applied(&self) -> Index {
         self.shared.read().applied
@@ -307,6 +325,13 @@ impl<V: View> Shared<V> {
         }
         let applied = self.read().applied;
         Some(self.waiting().depart(applied))
+    }
+
+    /// Whose this flight is, its number, and below which all others of the node have landed.
+    pub(super) fn numbered(&self, flight: u64) -> Option<(NodeId, u64, u64)> {
+        let waiting = self.waiting();
+        let below = waiting.flights.first_key_value().map_or(flight, |(first, _)| *first);
+        Some((waiting.author?, flight, below.min(flight)))
     }
 
     /// The append failed.

@@ -1,13 +1,14 @@
 //! Clients' sessions inside a fold: which requests were answered, and with what. Deterministic
 //! and part of every snapshot; only entries change it.
 
-use super::{Applied, SESSION_OUTSTANDING_MAX, SESSIONS_MAX};
+use super::{Applied, NODE_OUTSTANDING_MAX, SESSION_OUTSTANDING_MAX, SESSIONS_MAX};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
-use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// What a command came to: its result, or its refusal.
 pub type Outcome = Result<Vec<u8>>;
@@ -19,10 +20,43 @@ struct Session {
     results: BTreeMap<u64, Outcome>,
 }
 
+/// Who numbers its commands, so that a copy of one is known for what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// A client.
+    Session(SessionId),
+    /// A node, of what it commands itself. It is never opened and never ended: numbers go on from one
+    /// life of the node to the next.
+    Node(NodeId),
+}
+
+/// Where they are kept beside sessions, whose ids are indices.
+const OF_NODE: u64 = 1 << 63;
+
+impl Whose {
+    fn key(self) -> u64 {
+        match self {
+            Whose::Session(session) => session.0,
+            Whose::Node(node) => OF_NODE | node.0 as u64,
+        }
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whose::Session(session) => write!(f, "session `{session}`"),
+            Whose::Node(node) => write!(f, "node `{node}`"),
+        }
+    }
+}
+
 /// All open sessions.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     open: BTreeMap<u64, Session>,
+    /// What nodes have numbered, by [`Whose::key`].
+    nodes: BTreeMap<u64, Session>,
     /// Those of them under which nothing was asked yet.
     unused: BTreeSet<u64>,
     /// Those that have changed since they were last kept, where they are.
@@ -84,39 +118,47 @@ impl Sessions {
     /// Decides about a command, forgetting what its client has acknowledged.
     pub fn admit(
         &mut self,
-        session: SessionId,
+        whose: Whose,
         sequence: Sequence,
         acknowledged_below: Sequence,
     ) -> Admission {
         // No knob: clients keep far below, so that no schedule would come by.
-        self.admit_within(session, sequence, acknowledged_below, SESSION_OUTSTANDING_MAX)
+        let outstanding_max = match whose {
+            Whose::Session(_) => SESSION_OUTSTANDING_MAX,
+            Whose::Node(_) => NODE_OUTSTANDING_MAX,
+        };
+        self.admit_within(whose, sequence, acknowledged_below, outstanding_max)
     }
 
     fn admit_within(
         &mut self,
-        session: SessionId,
+        whose: Whose,
         sequence: Sequence,
         acknowledged_below: Sequence,
         outstanding_max: usize,
     ) -> Admission {
-        let Some(open) = self.open.get_mut(&session.0) else {
-            return Admission::Refused(not_open(session));
+        let open = match whose {
+            Whose::Session(session) => match self.open.get_mut(&session.0) {
+                Some(open) => open,
+                None => return Admission::Refused(not_open(session)),
+            },
+            Whose::Node(_) => self.nodes.entry(whose.key()).or_default(),
         };
         if acknowledged_below > sequence {
             return Admission::Refused(Error::invalid(format!(
-                "request {sequence} of session `{session}` acknowledges itself (below {acknowledged_below}): acknowledge results that have come"
+                "request {sequence} of {whose} acknowledges itself (below {acknowledged_below}): acknowledge results that have come"
             )));
         }
         if sequence.0 < open.acknowledged_below && !planted!("log.stale-request-applied") {
             return Admission::Refused(Error::invalid(format!(
-                "request {sequence} of session `{session}` is stale: results below {} were acknowledged: use a new sequence",
+                "request {sequence} of {whose} is stale: results below {} were acknowledged: use a new sequence",
                 open.acknowledged_below
             )));
         }
         if acknowledged_below.0 > open.acknowledged_below {
-            self.changed.as_mut().map(|changed| changed.insert(session.0));
+            self.changed.as_mut().map(|changed| changed.insert(whose.key()));
             open.acknowledged_below = acknowledged_below.0;
-            self.unused.remove(&session.0);
+            self.unused.remove(&whose.key());
             if !planted!("log.acknowledged-results-kept") {
                 open.results = open.results.split_off(&acknowledged_below.0);
             }
@@ -126,7 +168,7 @@ impl Sessions {
         }
         if open.results.len() >= outstanding_max {
             return Admission::Refused(Error::retry(format!(
-                "request {sequence} of session `{session}`: {} results are not acknowledged: acknowledge some first",
+                "request {sequence} of {whose}: {} results are not acknowledged: acknowledge some first",
                 open.results.len()
             )));
         }
@@ -147,18 +189,32 @@ impl Sessions {
         self.open.iter().map(|(id, session)| (SessionId(*id), mark(session))).collect()
     }
 
-    pub fn remember(&mut self, session: SessionId, sequence: Sequence, outcome: &Outcome) {
+    /// Below this all numbers of a node have been answered; 0 of one that has none.
+    pub fn answered_below(&self, node: NodeId) -> u64 {
+        self.nodes.get(&Whose::Node(node).key()).map_or(0, |session| session.acknowledged_below)
+    }
+
+    pub fn remember(&mut self, whose: Whose, sequence: Sequence, outcome: &Outcome) {
         if planted!("log.refusal-not-remembered") && outcome.is_err() {
             return;
         }
-        if let Some(open) = self.open.get_mut(&session.0) {
+        let key = whose.key();
+        let open = match whose {
+            Whose::Session(_) => self.open.get_mut(&key),
+            Whose::Node(_) => self.nodes.get_mut(&key),
+        };
+        if let Some(open) = open {
             open.results.insert(sequence.0, outcome.clone());
-            self.unused.remove(&session.0);
-            self.change(session.0);
+            self.unused.remove(&key);
+            self.change(key);
         }
     }
 
     fn take_in(&mut self, id: u64, session: Session) {
+        if id & OF_NODE != 0 {
+            self.nodes.insert(id, session);
+            return;
+        }
         if session.acknowledged_below == 1 && session.results.is_empty() {
             self.unused.insert(id);
         }
@@ -177,7 +233,8 @@ impl Sessions {
         for (id, bytes) in kept {
             self.take_in(id.0, Session::from_bytes(bytes)?);
         }
-        let changed = if all { self.open.keys().copied().collect() } else { BTreeSet::new() };
+        let every = self.open.keys().chain(self.nodes.keys());
+        let changed = if all { every.copied().collect() } else { BTreeSet::new() };
         self.changed = Some(changed);
         Ok(())
     }
@@ -185,7 +242,10 @@ impl Sessions {
     /// Those that have changed since this was asked last, those that have ended without bytes.
     pub fn take_changed(&mut self) -> Vec<(SessionId, Option<Vec<u8>>)> {
         let changed = self.changed.as_mut().map(std::mem::take).unwrap_or_default();
-        let kept = |id: u64| (SessionId(id), self.open.get(&id).map(Encode::to_bytes));
+        let kept = |id: u64| {
+            let session = self.open.get(&id).or_else(|| self.nodes.get(&id));
+            (SessionId(id), session.map(Encode::to_bytes))
+        };
         changed.into_iter().map(kept).collect()
     }
 }
@@ -257,8 +317,8 @@ impl Decode for Session {
 
 impl Sessions {
     pub fn write(&self, out: &mut Writer<'_>) {
-        out.put(&(self.open.len() as u32));
-        for (id, session) in &self.open {
+        out.put(&((self.open.len() + self.nodes.len()) as u32));
+        for (id, session) in self.open.iter().chain(&self.nodes) {
             out.put(id);
             out.put(session);
         }
@@ -309,8 +369,8 @@ mod tests {
         }
     }
 
-    /// Random requests, repeated and late ones, of sessions that are opened and ended, with few
-    /// results outstanding at a time; now and then everything goes through a snapshot.
+    /// Random requests, repeated and late ones, of sessions that are opened and ended, and of nodes, which
+    /// are not, with few results outstanding at a time; now and then everything goes through a snapshot.
     #[test]
     fn sessions_do_what_a_plain_model_does() {
         let (mut made_way, mut refused) = (0, 0);
@@ -320,6 +380,7 @@ mod tests {
             let below = |n: u64| rng.next_u64() % n;
             let mut sessions = Sessions::default();
             let mut plain: BTreeMap<u64, Plain> = BTreeMap::new();
+            let mut nodes: BTreeMap<u32, Plain> = BTreeMap::new();
             for index in 1..300u64 {
                 let id = 1 + below(index);
                 match below(12) {
@@ -355,7 +416,12 @@ mod tests {
                         sessions = back;
                     }
                     _ => {
-                        let Some((&id, known)) = plain.range_mut(..=id).next_back() else {
+                        let (whose, known) = if below(3) == 0 {
+                            let node = 1 + below(3) as u32;
+                            (Whose::Node(NodeId(node)), nodes.entry(node).or_default())
+                        } else if let Some((&id, known)) = plain.range_mut(..=id).next_back() {
+                            (Whose::Session(SessionId(id)), known)
+                        } else {
                             continue;
                         };
                         let sequence = (known.below + below(6)).saturating_sub(below(2));
@@ -365,18 +431,19 @@ mod tests {
                             _ => Ok(index.to_le_bytes().to_vec()),
                         };
                         let wanted = known.send(sequence, acknowledged, fresh.clone(), max);
-                        let (session, sequence) = (SessionId(id), Sequence(sequence));
-                        let below = Sequence(acknowledged);
-                        let got = match sessions.admit_within(session, sequence, below, max) {
+                        let (sequence, below) = (Sequence(sequence), Sequence(acknowledged));
+                        let got = match sessions.admit_within(whose, sequence, below, max) {
                             Admission::Apply => {
-                                sessions.remember(session, sequence, &fresh);
+                                sessions.remember(whose, sequence, &fresh);
                                 fresh
                             }
                             Admission::Known(outcome) => outcome,
                             Admission::Refused(e) => Err(Error::new(e.kind, "")),
                         };
                         assert_eq!(got, wanted, "seed {seed} at {index}");
-                        assert!(sessions.open[&id].results.len() <= max, "forgotten in time");
+                        let kept = sessions.open.get(&whose.key());
+                        let kept = kept.unwrap_or_else(|| &sessions.nodes[&whose.key()]);
+                        assert!(kept.results.len() <= max, "forgotten in time");
                     }
                 }
             }
