@@ -5,7 +5,6 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Kind, Result};
 use holdfast_command::output::Output;
 use holdfast_wire::view::Find;
-use serde_json::json;
 
 /// Asks one node after the other until one runs an index that has the value; prints at most `count`
 /// keys. A node that cannot be reached matters only where no other one answers.
