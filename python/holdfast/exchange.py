@@ -34,6 +34,8 @@ SAMPLE_SPLITS = 64
 #: Records of the sample a partition.
 SAMPLES_A_PARTITION = 300
 READ_BYTES = 1 << 20
+#: What :attr:`Stats.cpu` tells apart.
+CPU = ("start", "sample", "map", "receive", "finish", "driver")
 
 
 def connect(address):
@@ -267,6 +269,8 @@ class Receiver:
     def __init__(self, directory, token, partitions, connections_max):
         import ray
 
+        #: Processor seconds of this process before it received anything, and those that finishing took.
+        self._start_s, self._finish_s = time.process_time(), 0.0
         os.makedirs(directory, exist_ok=True)
         address = ray.util.get_node_ip_address()
         options = {"address": address, "token": token, "partitions": partitions}
@@ -281,23 +285,35 @@ class Receiver:
 
     def finish(self, work, partition, offset):
         """Does a job's last phase for one partition."""
-        return work(self._receiver, partition, offset)
+        began = time.process_time()
+        done = work(self._receiver, partition, offset)
+        self._finish_s += time.process_time() - began
+        return done
 
     def usage(self):
-        """Bytes received, written, read; processor seconds of this process."""
-        return self._receiver.moved(), time.process_time()
+        """Bytes received, written, read; processor seconds of this process by what they went into."""
+        receive = time.process_time() - self._start_s - self._finish_s
+        return self._receiver.moved(), {"start": self._start_s, "receive": receive, "finish": self._finish_s}
+
+
+#: Whether this process has mapped before: what it took until then was its start.
+_started = False
 
 
 def map_split(work, split, targets, secret):
-    """A task: one attempt at a split. Returns what it did, where, and its processor seconds."""
+    """A task: one attempt at a split. Returns what it did, where, and its processor seconds as
+    :meth:`Receiver.usage` does."""
     import ray
 
+    global _started
     began = time.process_time()
+    start, _started = (0.0 if _started else began), True
     check_stamp(split, secret)
     attempt = secrets.randbits(64)
     done = work(split, targets, attempt)
     check_stamp(split, secret)
-    return done, ray.get_runtime_context().get_node_id(), time.process_time() - began
+    cpu = {"start": start, "map": time.process_time() - began}
+    return done, ray.get_runtime_context().get_node_id(), cpu
 
 
 @dataclass
@@ -334,6 +350,10 @@ class Stats:
     outgrown_partitions: int = 0
     lost_attempts: int = 0
     lost_receivers: int = 0
+    #: Processor seconds by what they went into: `sample`, `map`, `receive`, `finish` and `driver`, and
+    #: `start`, which is Python's, Ray's and this package's in each process of the job.
+    cpu: dict = field(default_factory=lambda: dict.fromkeys(CPU, 0.0))
+    #: All of them but `start`.
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     phases: dict = field(default_factory=dict)
@@ -421,7 +441,7 @@ class Exchange:
 
     def run(self):
         """Does all of it. Returns what each partition's finish returned, in order."""
-        began = time.monotonic()
+        began, began_cpu = time.monotonic(), time.process_time()
         self.start(self.slots)
         try:
             while len(self.done) < self.stats.partitions:
@@ -441,6 +461,8 @@ class Exchange:
                 if slot.actor is not None:
                     self.ray.kill(slot.actor)
         self.stats.seconds = time.monotonic() - began
+        self.spent({"driver": time.process_time() - began_cpu})
+        self.stats.cpu_seconds = sum(s for what, s in self.stats.cpu.items() if what != "start")
         return [self.done[p] for p in range(self.stats.partitions)]
 
     def submit_maps(self):
@@ -525,7 +547,7 @@ class Exchange:
         (mapped, lost, sent), node, cpu = result
         self.stats.sent_bytes += sum(sent)
         self.stats.crossed_bytes += sum(n for (slot, _), n in zip(slots, sent) if slot.node != node)
-        self.stats.cpu_seconds += cpu
+        self.spent(cpu)
         self.usage[split.number] = mapped
         for (slot, generation), error in zip(slots, lost):
             if slot.generation != generation:
@@ -551,7 +573,11 @@ class Exchange:
                 continue
             self.stats.spool_written_bytes += written
             self.stats.spool_read_bytes += read
-            self.stats.cpu_seconds += cpu
+            self.spent(cpu)
+
+    def spent(self, cpu):
+        for what, seconds in cpu.items():
+            self.stats.cpu[what] += seconds
 
 
 def total_of(sums):

@@ -239,6 +239,7 @@ def run(inputs, output, *, map, reduce, combine=None, ray="local", record=None, 
     framing = exchange.Framing(record, prefixed, delimiter)
     splits = exchange.splits_of(inputs, framing, split_bytes, secret)
     with exchange.cluster(ray) as (engine, nodes):
+        began_cpu = time.process_time()
         wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
         taken = sample(map, splits, framing, wanted * exchange.SAMPLES_A_PARTITION, secret)
         # A key that fills a partition alone has it by two boundaries, and not as records that are equal.
@@ -259,6 +260,7 @@ def run(inputs, output, *, map, reduce, combine=None, ray="local", record=None, 
                 observe=observe,
             )
             job.stats.phases["sample"] = time.monotonic() - began
+            job.spent({"sample": time.process_time() - began_cpu})
             job.stats.output_bytes = sum(written for _, written in job.run())
             target.complete(0)
         job.stats.seconds = time.monotonic() - began

@@ -132,6 +132,7 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
     order.rules()
     splits = exchange.splits_of(inputs, order.framing(), split_bytes, secret)
     with exchange.cluster(ray) as (engine, nodes):
+        began_cpu = time.process_time()
         wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
         taken = sample(order, splits, wanted * exchange.SAMPLES_A_PARTITION, secret)
         boundaries, partitions = order.rules().boundaries(taken, wanted)
@@ -151,6 +152,7 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
                 observe=observe,
             )
             job.stats.phases["sample"] = time.monotonic() - began
+            job.spent({"sample": time.process_time() - began_cpu})
             done = job.run()
             if exchange.total_of(sums for sums, _ in done) != exchange.total_of(job.sums.values()):
                 raise CorruptError(f"sort to `{output}`: what came out is not what went in: nothing was kept")
@@ -299,7 +301,8 @@ def main(arguments=None):
             f"{stats.records} records of {stats.bytes} bytes on {stats.nodes} nodes in {stats.seconds:.1f} s: "
             f"read {(stats.bytes + stats.spool_read_bytes) / per:.2f} and wrote "
             f"{(stats.spool_written_bytes + stats.output_bytes) / per:.2f} times, sent "
-            f"{stats.sent_bytes / per:.2f} ({stats.crossed_bytes / per:.2f} to other nodes), {stats.cpu_seconds / per * 1e9:.1f} CPU-s a GB; lost "
+            f"{stats.sent_bytes / per:.2f} ({stats.crossed_bytes / per:.2f} to other nodes), {stats.cpu_seconds / per * 1e9:.1f} CPU-s a GB "
+            f"({', '.join(f'{what} {spent / per * 1e9:.1f}' for what, spent in stats.cpu.items())}); lost "
             f"{stats.lost_attempts} attempts and {stats.lost_receivers} receivers"
         )
     return 0
