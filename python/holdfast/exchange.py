@@ -7,6 +7,7 @@ when a job begins, so that the package does not need it otherwise.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 import stat
@@ -144,6 +145,8 @@ class Split:
     end: int
     #: Of the file when the job was planned.
     stamp: tuple
+    #: What else a reader of tables has to know: see :mod:`holdfast.tables`.
+    detail: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -161,20 +164,34 @@ def is_stored(path):
     return path.startswith("holdfast://")
 
 
-def open_stored(path, mode, secret):
-    """A file of Holdfast, ``holdfast://NODE:PORT/PATH``."""
+@functools.lru_cache(maxsize=None)
+def client_of(node, secret):
+    """This process's client of a node."""
     from .client import connect as connect_client
 
+    return connect_client(node or None, secret=secret)
+
+
+def stored_client(path, secret):
+    """A client, and a path's name in Holdfast, of ``holdfast://NODE:PORT/PATH``."""
     node, _, name = path[len("holdfast://") :].partition("/")
-    client = connect_client(node, secret=secret) if node else connect_client(secret=secret)
-    return client.open("/" + name, mode)
+    return client_of(node, secret), "/" + name
+
+
+def open_stored(path, mode, secret):
+    """A file of Holdfast."""
+    client, name = stored_client(path, secret)
+    return client.open(name, mode)
 
 
 def stamp(path, secret):
     """Length, and what changes when somebody writes."""
     if is_stored(path):
-        with open_stored(path, "rb", secret) as file:
-            return (file.seek(0, os.SEEK_END),)
+        client, name = stored_client(path, secret)
+        info = client.stat(name, follow=True)
+        if not info.is_file():
+            raise InvalidError(f"read `{path}`: it is no file: give files")
+        return (info.size, info.mtime_ns, info.id)
     try:
         info = os.stat(path)
     except FileNotFoundError as e:
@@ -348,6 +365,8 @@ class Stats:
     spool_read_bytes: int = 0
     output_bytes: int = 0
     outgrown_partitions: int = 0
+    #: Finished by the job that was resumed.
+    resumed_partitions: int = 0
     lost_attempts: int = 0
     lost_receivers: int = 0
     #: Processor seconds by what they went into: `sample`, `map`, `receive`, `finish` and `driver`, and
@@ -363,7 +382,8 @@ class Exchange:
     """One job: maps every split, finishes every partition once, and does again what was lost."""
 
     def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, secret=None,
-                 observe=None):
+                 observe=None, done=None, note=None):
+        """`done` are partitions that an earlier job finished, with their sums; `note` is told of others."""
         self.ray, self.nodes, self.splits = ray, nodes, splits
         self.mapping, self.finishing, self.token, self.secret = mapping, finishing, token, secret
         self.observe = observe or (lambda *_: None)
@@ -374,10 +394,11 @@ class Exchange:
             Slot(n, list(range(n, partitions, len(places))), node, directory)
             for n, (node, directory) in enumerate(places)
         ]
-        self.done = {}
-        self.sums = {}
+        self.done = {p: result for p, (result, _) in (done or {}).items()}
+        self.sums = {p: tuple(sums) for p, (_, sums) in (done or {}).items()}
+        self.note = note or (lambda *_: None)
         self.failures = {}
-        self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes))
+        self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes), resumed_partitions=len(self.done))
         self.usage = {}
         self.pending = {}
 
@@ -454,7 +475,8 @@ class Exchange:
                 if self.pending:
                     for ref in self.ray.wait(list(self.pending), num_returns=1)[0]:
                         self.take(ref, self.pending.pop(ref))
-            self.stats.phases["finish"] = time.monotonic() - began - self.stats.phases["map"]
+            mapped = self.stats.phases.setdefault("map", 0.0)
+            self.stats.phases["finish"] = time.monotonic() - began - mapped
             self.settle()
         finally:
             for slot in self.slots:
@@ -541,6 +563,7 @@ class Exchange:
             return
         if kind == "finish":
             _, slot, partition, _ = what
+            self.note(partition, result, self.sums[partition])
             self.done[partition] = result
             return
         _, split, slots = what
@@ -563,9 +586,10 @@ class Exchange:
     def settle(self):
         """What came in is what went out, or nothing is given out."""
         total, came = total_of(self.usage.values()), total_of(self.sums.values())
-        if total != came:
+        # Where all partitions were finished before, nothing is mapped.
+        if total != came and self.stats.resumed_partitions < self.stats.partitions:
             raise CorruptError(f"run a job: {total[0]} records of {total[1]} bytes were mapped, {came[0]} of {came[1]} arrived")
-        self.stats.records, self.stats.bytes = total[:2]
+        self.stats.records, self.stats.bytes = came[:2]
         for slot in self.slots:
             try:
                 (_, written, read), cpu = self.ray.get(slot.actor.usage.remote(), timeout=ANSWER_S)
