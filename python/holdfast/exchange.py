@@ -7,6 +7,7 @@ when a job begins, so that the package does not need it otherwise.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 import stat
@@ -34,6 +35,8 @@ SAMPLE_SPLITS = 64
 #: Records of the sample a partition.
 SAMPLES_A_PARTITION = 300
 READ_BYTES = 1 << 20
+#: What :attr:`Stats.cpu` tells apart.
+CPU = ("start", "sample", "map", "receive", "finish", "driver")
 
 
 def connect(address):
@@ -142,6 +145,8 @@ class Split:
     end: int
     #: Of the file when the job was planned.
     stamp: tuple
+    #: What else a reader of tables has to know: see :mod:`holdfast.tables`.
+    detail: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -159,20 +164,34 @@ def is_stored(path):
     return path.startswith("holdfast://")
 
 
-def open_stored(path, mode, secret):
-    """A file of Holdfast, ``holdfast://NODE:PORT/PATH``."""
+@functools.lru_cache(maxsize=None)
+def client_of(node, secret):
+    """This process's client of a node."""
     from .client import connect as connect_client
 
+    return connect_client(node or None, secret=secret)
+
+
+def stored_client(path, secret):
+    """A client, and a path's name in Holdfast, of ``holdfast://NODE:PORT/PATH``."""
     node, _, name = path[len("holdfast://") :].partition("/")
-    client = connect_client(node, secret=secret) if node else connect_client(secret=secret)
-    return client.open("/" + name, mode)
+    return client_of(node, secret), "/" + name
+
+
+def open_stored(path, mode, secret):
+    """A file of Holdfast."""
+    client, name = stored_client(path, secret)
+    return client.open(name, mode)
 
 
 def stamp(path, secret):
     """Length, and what changes when somebody writes."""
     if is_stored(path):
-        with open_stored(path, "rb", secret) as file:
-            return (file.seek(0, os.SEEK_END),)
+        client, name = stored_client(path, secret)
+        info = client.stat(name, follow=True)
+        if not info.is_file():
+            raise InvalidError(f"read `{path}`: it is no file: give files")
+        return (info.size, info.mtime_ns, info.id)
     try:
         info = os.stat(path)
     except FileNotFoundError as e:
@@ -267,6 +286,8 @@ class Receiver:
     def __init__(self, directory, token, partitions, connections_max):
         import ray
 
+        #: Processor seconds of this process before it received anything, and those that finishing took.
+        self._start_s, self._finish_s = time.process_time(), 0.0
         os.makedirs(directory, exist_ok=True)
         address = ray.util.get_node_ip_address()
         options = {"address": address, "token": token, "partitions": partitions}
@@ -281,23 +302,35 @@ class Receiver:
 
     def finish(self, work, partition, offset):
         """Does a job's last phase for one partition."""
-        return work(self._receiver, partition, offset)
+        began = time.process_time()
+        done = work(self._receiver, partition, offset)
+        self._finish_s += time.process_time() - began
+        return done
 
     def usage(self):
-        """Bytes received, written, read; processor seconds of this process."""
-        return self._receiver.moved(), time.process_time()
+        """Bytes received, written, read; processor seconds of this process by what they went into."""
+        receive = time.process_time() - self._start_s - self._finish_s
+        return self._receiver.moved(), {"start": self._start_s, "receive": receive, "finish": self._finish_s}
+
+
+#: Whether this process has mapped before: what it took until then was its start.
+_started = False
 
 
 def map_split(work, split, targets, secret):
-    """A task: one attempt at a split. Returns what it did, where, and its processor seconds."""
+    """A task: one attempt at a split. Returns what it did, where, and its processor seconds as
+    :meth:`Receiver.usage` does."""
     import ray
 
+    global _started
     began = time.process_time()
+    start, _started = (0.0 if _started else began), True
     check_stamp(split, secret)
     attempt = secrets.randbits(64)
     done = work(split, targets, attempt)
     check_stamp(split, secret)
-    return done, ray.get_runtime_context().get_node_id(), time.process_time() - began
+    cpu = {"start": start, "map": time.process_time() - began}
+    return done, ray.get_runtime_context().get_node_id(), cpu
 
 
 @dataclass
@@ -332,8 +365,14 @@ class Stats:
     spool_read_bytes: int = 0
     output_bytes: int = 0
     outgrown_partitions: int = 0
+    #: Finished by the job that was resumed.
+    resumed_partitions: int = 0
     lost_attempts: int = 0
     lost_receivers: int = 0
+    #: Processor seconds by what they went into: `sample`, `map`, `receive`, `finish` and `driver`, and
+    #: `start`, which is Python's, Ray's and this package's in each process of the job.
+    cpu: dict = field(default_factory=lambda: dict.fromkeys(CPU, 0.0))
+    #: All of them but `start`.
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     phases: dict = field(default_factory=dict)
@@ -343,7 +382,8 @@ class Exchange:
     """One job: maps every split, finishes every partition once, and does again what was lost."""
 
     def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, secret=None,
-                 observe=None):
+                 observe=None, done=None, note=None):
+        """`done` are partitions that an earlier job finished, with their sums; `note` is told of others."""
         self.ray, self.nodes, self.splits = ray, nodes, splits
         self.mapping, self.finishing, self.token, self.secret = mapping, finishing, token, secret
         self.observe = observe or (lambda *_: None)
@@ -354,10 +394,11 @@ class Exchange:
             Slot(n, list(range(n, partitions, len(places))), node, directory)
             for n, (node, directory) in enumerate(places)
         ]
-        self.done = {}
-        self.sums = {}
+        self.done = {p: result for p, (result, _) in (done or {}).items()}
+        self.sums = {p: tuple(sums) for p, (_, sums) in (done or {}).items()}
+        self.note = note or (lambda *_: None)
         self.failures = {}
-        self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes))
+        self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes), resumed_partitions=len(self.done))
         self.usage = {}
         self.pending = {}
 
@@ -421,7 +462,7 @@ class Exchange:
 
     def run(self):
         """Does all of it. Returns what each partition's finish returned, in order."""
-        began = time.monotonic()
+        began, began_cpu = time.monotonic(), time.process_time()
         self.start(self.slots)
         try:
             while len(self.done) < self.stats.partitions:
@@ -434,13 +475,16 @@ class Exchange:
                 if self.pending:
                     for ref in self.ray.wait(list(self.pending), num_returns=1)[0]:
                         self.take(ref, self.pending.pop(ref))
-            self.stats.phases["finish"] = time.monotonic() - began - self.stats.phases["map"]
+            mapped = self.stats.phases.setdefault("map", 0.0)
+            self.stats.phases["finish"] = time.monotonic() - began - mapped
             self.settle()
         finally:
             for slot in self.slots:
                 if slot.actor is not None:
                     self.ray.kill(slot.actor)
         self.stats.seconds = time.monotonic() - began
+        self.spent({"driver": time.process_time() - began_cpu})
+        self.stats.cpu_seconds = sum(s for what, s in self.stats.cpu.items() if what != "start")
         return [self.done[p] for p in range(self.stats.partitions)]
 
     def submit_maps(self):
@@ -519,13 +563,14 @@ class Exchange:
             return
         if kind == "finish":
             _, slot, partition, _ = what
+            self.note(partition, result, self.sums[partition])
             self.done[partition] = result
             return
         _, split, slots = what
         (mapped, lost, sent), node, cpu = result
         self.stats.sent_bytes += sum(sent)
         self.stats.crossed_bytes += sum(n for (slot, _), n in zip(slots, sent) if slot.node != node)
-        self.stats.cpu_seconds += cpu
+        self.spent(cpu)
         self.usage[split.number] = mapped
         for (slot, generation), error in zip(slots, lost):
             if slot.generation != generation:
@@ -541,9 +586,10 @@ class Exchange:
     def settle(self):
         """What came in is what went out, or nothing is given out."""
         total, came = total_of(self.usage.values()), total_of(self.sums.values())
-        if total != came:
+        # Where all partitions were finished before, nothing is mapped.
+        if total != came and self.stats.resumed_partitions < self.stats.partitions:
             raise CorruptError(f"run a job: {total[0]} records of {total[1]} bytes were mapped, {came[0]} of {came[1]} arrived")
-        self.stats.records, self.stats.bytes = total[:2]
+        self.stats.records, self.stats.bytes = came[:2]
         for slot in self.slots:
             try:
                 (_, written, read), cpu = self.ray.get(slot.actor.usage.remote(), timeout=ANSWER_S)
@@ -551,7 +597,11 @@ class Exchange:
                 continue
             self.stats.spool_written_bytes += written
             self.stats.spool_read_bytes += read
-            self.stats.cpu_seconds += cpu
+            self.spent(cpu)
+
+    def spent(self, cpu):
+        for what, seconds in cpu.items():
+            self.stats.cpu[what] += seconds
 
 
 def total_of(sums):

@@ -13,6 +13,13 @@ an iterator of its values, each key once, and answers what is written: nothing (
 generator of them; a value that is no text is written with its key in front. Keys are text, bytes or whole
 numbers, values whatever ``marshal`` can write: numbers, text, bytes, tuples, lists, dicts of those. The
 output is a directory of a file a partition, in the order of the keys (numbers, then bytes, then text).
+
+With `format` ``"csv"`` or ``"parquet"``, `map` takes a ``pyarrow.RecordBatch`` of the `columns` that are
+asked for. It answers pairs, or a batch (also of records that are no tables): its column `key` has the keys, and
+the others are the value, a dict if they are several. Without a `map` the batch is taken as it is:
+
+    holdfast.mapreduce(["/data/sales.parquet"], "/data/totals", format="parquet", columns=["user", "amount"],
+                       key="user", reduce=lambda user, amounts: sum(amounts), ray="local")
 """
 
 import itertools
@@ -24,9 +31,10 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from . import _holdfast, exchange
-from .errors import ExistsError, HoldfastError, InvalidError
-from .sort import Order, Target, part
+from . import _holdfast, exchange, tables
+from .errors import HoldfastError, InvalidError
+from .sort import Order
+from .target import Target, part
 
 #: Keys that are combined before they are sent, and pairs that are sent at once.
 COMBINED_KEYS_MAX = 200_000
@@ -83,19 +91,44 @@ def records(pieces, framing):
         yield rest
 
 
-def pairs_of(map, records, name):
-    """What `map` answers for each record, with keys in bytes."""
-    number = 0
-    for number, record in enumerate(records, 1):
+def answered(answer, key):
+    """The pairs in what `map` answered for one record or batch."""
+    for pair in (answer,) if tables.is_batch(answer) else answer or ():
+        if type(pair) is tuple and len(pair) == 2:
+            yield pair
+        elif tables.is_batch(pair):
+            yield from tables.rows(pair, key)
+        else:
+            raise TypeError(f"it answered {type(pair).__name__} {pair!r:.60}: answer pairs of key and value")
+
+
+def pairs_of(map, items, name, key=None):
+    """What `map` answers for each record or batch, with keys in bytes."""
+    for number, item in enumerate(items, 1):
         try:
-            for pair in map(record) or ():
-                if type(pair) is not tuple or len(pair) != 2:
-                    raise TypeError(f"it answered {type(pair).__name__} {pair!r:.60}: answer pairs of key and value")
-                yield key_bytes(pair[0]), pair[1]
+            for found, value in answered(map(item) if map else item, key):
+                yield key_bytes(found), value
         except Exception as e:
-            raise JobError(
-                f"map record {number} of `{name}`, {record[:60]!r}: {type(e).__name__}: {e}"
-            ) from None
+            what = f"batch {number} of `{name}`, {item.num_rows} rows" if tables.is_batch(item) else (
+                f"record {number} of `{name}`, {item[:60]!r}"
+            )
+            raise JobError(f"map {what}: {type(e).__name__}: {e}") from None
+
+
+@dataclass(frozen=True)
+class Records:
+    """How records are read that are no tables."""
+
+    framing: exchange.Framing
+
+    def items(self, split, secret):
+        """The records of a split."""
+        with exchange.open_split(split, secret) as file:
+            yield from records(exchange.chunks(file, split, self.framing), self.framing)
+
+    def front(self, split, secret):
+        """Those of its front, for the sample."""
+        return records([exchange.front(split, self.framing, secret)], self.framing)
 
 
 def value_bytes(value):
@@ -107,13 +140,19 @@ def value_bytes(value):
         ) from None
 
 
+def place(split):
+    """Where a record is counted from, for sentences."""
+    return f"{split.path}` from byte `{split.start}"
+
+
 @dataclass(frozen=True)
 class Mapping:
     """Maps a split; runs in a task."""
 
     map: Any
     combine: Any
-    framing: exchange.Framing
+    key: str
+    reading: Any
     boundaries: tuple
     token: str
     memory: int
@@ -122,11 +161,9 @@ class Mapping:
     def __call__(self, split, targets, attempt):
         options = {"token": self.token, "split": split.number, "attempt": attempt, "memory": self.memory}
         mapper = _holdfast.Mapper(_PAIRS.rules(), list(self.boundaries), targets, **options)
-        name = f"{split.path}` from byte `{split.start}"
-        with exchange.open_split(split, self.secret) as file:
-            pairs = pairs_of(self.map, records(exchange.chunks(file, split, self.framing), self.framing), name)
-            for some in self.combined(pairs) if self.combine else batches(pairs):
-                mapper.push_pairs([(key, value_bytes(value)) for key, value in some])
+        pairs = pairs_of(self.map, self.reading.items(split, self.secret), place(split), self.key)
+        for some in self.combined(pairs) if self.combine else batches(pairs):
+            mapper.push_pairs([(key, value_bytes(value)) for key, value in some])
         return mapper.finish()
 
     def combined(self, pairs):
@@ -212,53 +249,66 @@ class Finishing:
         return sums, written
 
 
-def sample(map, splits, framing, wanted, secret):
+def sample(map, key, splits, reading, wanted, secret):
     """Keys of the records at the fronts of some splits, as boundaries."""
     taken = []
     chosen = exchange.sampled(splits)
     for split in chosen:
-        pieces = [exchange.front(split, framing, secret)]
-        name = f"{split.path}` from byte `{split.start}"
-        keys = [key for key, _ in pairs_of(map, records(pieces, framing), name)]
+        keys = [found for found, _ in pairs_of(map, reading.front(split, secret), place(split), key)]
         step = max(1, len(keys) * len(chosen) // max(1, wanted))
-        taken += [_holdfast.pair_boundary(key) for key in keys[::step]]
+        taken += [_holdfast.pair_boundary(found) for found in keys[::step]]
     return taken
 
 
-def run(inputs, output, *, map, reduce, combine=None, ray="local", record=None, prefixed=False, delimiter=10,
-        memory=exchange.MEMORY_BYTES, temp=None, secret=None, split_bytes=exchange.SPLIT_BYTES, observe=None):
+def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local", format=None, columns=None,
+        record=None, prefixed=False, delimiter=10, memory=exchange.MEMORY_BYTES, temp=None, resume=False,
+        secret=None, split_bytes=exchange.SPLIT_BYTES, observe=None):
     """Runs a job (see this module) of files that every node sees, or ``holdfast://`` paths, into the new
-    directory `output`. `memory` is in bytes and a node's. Returns :class:`exchange.Stats`.
+    directory `output`. `memory` is in bytes and a node's. `format` is ``"csv"`` or ``"parquet"``, `columns`
+    are the names of those that are read (for CSV also a ``pyarrow.Schema``), `key` is the key's column.
+    With `resume` a job goes on that was interrupted at the same call: what it has finished is not done again,
+    and its functions must be the same. Returns :class:`exchange.Stats`.
 
     Raises :class:`JobError` where a function of the job fails; then there is no output, and inputs stand.
     """
     began = time.monotonic()
     inputs, output = exchange.paths_of(inputs), os.fspath(output)
-    if not exchange.is_stored(output) and os.path.lexists(output):
-        raise ExistsError(f"reduce to `{output}`: it exists: choose another name")
-    framing = exchange.Framing(record, prefixed, delimiter)
-    splits = exchange.splits_of(inputs, framing, split_bytes, secret)
+    goal = Target(output, True, doing="reduce", resume=resume, secret=secret)
+    if format is not None:
+        splits, reading = tables.splits_of(inputs, format, columns, split_bytes, secret)
+    else:
+        if map is None or columns is not None:
+            raise InvalidError("run a job of records: give `map`, and `format` where the input is a table")
+        framing = exchange.Framing(record, prefixed, delimiter)
+        splits, reading = exchange.splits_of(inputs, framing, split_bytes, secret), Records(framing)
     with exchange.cluster(ray) as (engine, nodes):
+        began_cpu = time.process_time()
         wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
-        taken = sample(map, splits, framing, wanted * exchange.SAMPLES_A_PARTITION, secret)
-        # A key that fills a partition alone has it by two boundaries, and not as records that are equal.
-        boundaries, _ = _PAIRS.rules().boundaries(taken, wanted)
-        boundaries = tuple((body, False) for body, _ in boundaries)
         token = _holdfast.draw_token()
-        with Target(output, True) as target:
+
+        def drawn():
+            taken = sample(map, key, splits, reading, wanted * exchange.SAMPLES_A_PARTITION, secret)
+            # A key that fills a partition alone has it by two boundaries, and not as records that are equal.
+            return [(body, False) for body, _ in _PAIRS.rules().boundaries(taken, wanted)[0]]
+
+        with goal as target:
+            boundaries = tuple(target.plan(splits, f"reduce {reading}, key {key}", drawn))
             job = exchange.Exchange(
                 engine,
                 nodes,
                 splits,
                 len(boundaries) + 1,
                 temp=temp,
-                mapping=Mapping(map, combine, framing, boundaries, token, mapper, secret),
+                mapping=Mapping(map, combine, key, reading, boundaries, token, mapper, secret),
                 finishing=Finishing(reduce, target.temporary, sorter, secret),
                 token=token,
                 secret=secret,
                 observe=observe,
+                done=target.finished(lambda result: result[1]),
+                note=target.note,
             )
             job.stats.phases["sample"] = time.monotonic() - began
+            job.spent({"sample": time.process_time() - began_cpu})
             job.stats.output_bytes = sum(written for _, written in job.run())
             target.complete(0)
         job.stats.seconds = time.monotonic() - began

@@ -10,13 +10,12 @@ import argparse
 import dataclasses
 import json
 import os
-import secrets
-import shutil
 import sys
 import time
 
 from . import _holdfast, exchange
-from .errors import CorruptError, ExistsError, HoldfastError, InvalidError
+from .errors import CorruptError, HoldfastError, InvalidError
+from .target import Target, part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +100,6 @@ class Finishing:
         return receiver.sort_to(rules, partition, path, offset, self.memory, self.threads)
 
 
-def part(directory, partition):
-    """The name of a part; in the order of these is the order of the records."""
-    return f"{directory}/part-{partition:05}"
-
-
 def sample(order, splits, wanted, secret=None):
     """Records of some splits, spread over them."""
     rules, taken = order.rules(), []
@@ -116,41 +110,49 @@ def sample(order, splits, wanted, secret=None):
 
 
 def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BYTES, temp=None, parts=False,
-        replace=False, secret=None, split_bytes=exchange.SPLIT_BYTES, observe=None):
+        replace=False, resume=False, secret=None, split_bytes=exchange.SPLIT_BYTES, observe=None):
     """Sorts `inputs` into the file `output`, or with `parts` (and always into Holdfast) into a directory of
     one file a partition. `memory` is in bytes and a node's, all buffers together. `temp` are the
     directories for what is under way, on each node one receiver each. Returns :class:`exchange.Stats`.
+
+    With `resume` a job goes on that was interrupted at the same call: what it has finished is not done again.
 
     Raises :class:`ExistsError` if there is an output, unless it is to be replaced; other errors name the
     input, the record or the node, and leave no output. Inputs stand in any case.
     """
     began = time.monotonic()
     inputs, output = exchange.paths_of(inputs), os.fspath(output)
-    stored = exchange.is_stored(output)
-    if not stored and os.path.lexists(output) and not replace:
-        raise ExistsError(f"sort to `{output}`: it exists: choose another name, or say to replace it")
+    goal = Target(output, parts, doing="sort", replace=replace, resume=resume, secret=secret)
     order.rules()
     splits = exchange.splits_of(inputs, order.framing(), split_bytes, secret)
     with exchange.cluster(ray) as (engine, nodes):
+        began_cpu = time.process_time()
         wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
-        taken = sample(order, splits, wanted * exchange.SAMPLES_A_PARTITION, secret)
-        boundaries, partitions = order.rules().boundaries(taken, wanted)
         token = _holdfast.draw_token()
-        with Target(output, parts) as target:
+
+        def drawn():
+            taken = sample(order, splits, wanted * exchange.SAMPLES_A_PARTITION, secret)
+            return order.rules().boundaries(taken, wanted)[0]
+
+        with goal as target:
+            boundaries = target.plan(splits, f"sort by {order}", drawn)
             _, threads = nodes[0]
             job = exchange.Exchange(
                 engine,
                 nodes,
                 splits,
-                partitions,
+                1 + sum(1 + alone for _, alone in boundaries),
                 temp=temp,
                 mapping=Mapping(order, tuple(boundaries), token, mapper, secret),
-                finishing=Finishing(order, target.temporary, parts or stored, sorter, threads, secret),
+                finishing=Finishing(order, target.temporary, target.parts, sorter, threads, secret),
                 token=token,
                 secret=secret,
                 observe=observe,
+                done=target.finished(lambda result: result[0][1]),
+                note=target.note,
             )
             job.stats.phases["sample"] = time.monotonic() - began
+            job.spent({"sample": time.process_time() - began_cpu})
             done = job.run()
             if exchange.total_of(sums for sums, _ in done) != exchange.total_of(job.sums.values()):
                 raise CorruptError(f"sort to `{output}`: what came out is not what went in: nothing was kept")
@@ -159,47 +161,6 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
             target.complete(job.stats.bytes)
         job.stats.seconds = time.monotonic() - began
         return job.stats
-
-
-class Target:
-    """A local output: under a temporary name until it is whole."""
-
-    def __init__(self, output, parts):
-        self.output, self.parts = output, parts
-        self.stored = exchange.is_stored(output)
-        directory, name = os.path.split(os.path.abspath(output))
-        self.temporary = output if self.stored else f"{directory}/.{name}.holdfast-sort-{secrets.token_hex(4)}"
-
-    def __enter__(self):
-        if not self.stored:
-            if self.parts:
-                os.mkdir(self.temporary)
-            else:
-                with open(self.temporary, "xb"):
-                    pass
-        return self
-
-    def complete(self, length):
-        """Gives it its name, when all of it is durable."""
-        if self.stored:
-            return
-        if not self.parts:
-            os.truncate(self.temporary, length)
-        elif os.path.isdir(self.output):
-            shutil.rmtree(self.output)
-        os.rename(self.temporary, self.output)
-        for directory in {self.output, os.path.dirname(os.path.abspath(self.output))}:
-            if os.path.isdir(directory):
-                handle = os.open(directory, os.O_RDONLY)
-                os.fsync(handle)
-                os.close(handle)
-
-    def __exit__(self, kind, *_):
-        if kind and not self.stored:
-            if self.parts:
-                shutil.rmtree(self.temporary, ignore_errors=True)
-            elif os.path.exists(self.temporary):
-                os.unlink(self.temporary)
 
 
 def bytes_of(text):
@@ -233,6 +194,7 @@ def parser():
     add("--ray", default="local", metavar="ADDRESS", help="Ray's address; `local` starts one here")
     add("-o", "--output", required=True, metavar="OUT", help="the file, or with --parts the directory")
     add("--parts", action="store_true", help="a file a partition")
+    add("--resume", action="store_true", help="go on with the same sort where it was interrupted")
     add("--replace", action="store_true", help="replace an output that exists")
     add("-S", "--memory", "--buffer-size", default="1G", metavar="BYTES", help="memory of a node, all buffers together")
     add("-T", "--temp", "--temporary-directory", action="append", metavar="DIR", help="a receiver's, on every node")
@@ -286,6 +248,7 @@ def main(arguments=None):
             temp=options.temp,
             parts=options.parts,
             replace=options.replace,
+            resume=options.resume,
             secret=options.secret,
         )
     except (HoldfastError, OSError) as e:
@@ -299,7 +262,8 @@ def main(arguments=None):
             f"{stats.records} records of {stats.bytes} bytes on {stats.nodes} nodes in {stats.seconds:.1f} s: "
             f"read {(stats.bytes + stats.spool_read_bytes) / per:.2f} and wrote "
             f"{(stats.spool_written_bytes + stats.output_bytes) / per:.2f} times, sent "
-            f"{stats.sent_bytes / per:.2f} ({stats.crossed_bytes / per:.2f} to other nodes), {stats.cpu_seconds / per * 1e9:.1f} CPU-s a GB; lost "
+            f"{stats.sent_bytes / per:.2f} ({stats.crossed_bytes / per:.2f} to other nodes), {stats.cpu_seconds / per * 1e9:.1f} CPU-s a GB "
+            f"({', '.join(f'{what} {spent / per * 1e9:.1f}' for what, spent in stats.cpu.items())}); lost "
             f"{stats.lost_attempts} attempts and {stats.lost_receivers} receivers"
         )
     return 0

@@ -78,6 +78,9 @@ def test_lines_are_sorted_as_gnu_sort_does(cluster, text, tmp_path):
     stats = sort(text, tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == gnu_sort(text)
     assert stats.splits > 5 and stats.nodes == 2 and stats.partitions >= 2
+    # Every role took something, and what a process took before it worked is told apart.
+    assert all(seconds > 0 for seconds in stats.cpu.values()), stats.cpu
+    assert stats.cpu_seconds == pytest.approx(sum(stats.cpu.values()) - stats.cpu["start"])
     sort(text, tmp_path / "parts", parts=True, order=Order(keys=("2,2r", "1,1"), stable=True))
     assert parts(tmp_path / "parts") == gnu_sort(text, "-s", "-k2,2r", "-k1,1")
 

@@ -5,11 +5,11 @@
 use crate::client::bytes_of;
 use crate::errors::{raised, waiting};
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::{Access, Disk};
 use holdfast_env::tasks;
 use holdfast_env::{HoldMutex, RealDisk, RealRng, Secret};
 use holdfast_shuffle::ledger::Attempt;
-use holdfast_shuffle::sorter::{self, Sink, Sorting};
+use holdfast_shuffle::output::{FilePart, Pieces};
+use holdfast_shuffle::sorter::{self, Sorting};
 use holdfast_shuffle::{limits, mapper, pairs, receiver};
 use holdfast_sort::hash::Sum;
 use holdfast_sort::key::{Key, LineOptions};
@@ -297,19 +297,9 @@ impl Receiver {
         threads: usize,
     ) -> PyResult<(Sums, bool)> {
         let sort = || {
-            let doing = |e: std::io::Error, path: &std::path::Path| {
-                Error::from(e).context(format_args!("write `{}`", path.display()))
-            };
-            let file = RealDisk.open(&path, Access::Cached).map_err(|e| doing(e, &path))?;
-            let (out, mut at, name) = (file.clone(), offset, path.clone());
-            let sink: Sink = Box::new(move |bytes| {
-                out.write_at(bytes, at).map_err(|e| doing(e, &name))?;
-                at += bytes.len() as u64;
-                Ok(())
-            });
+            let sink = FilePart::open(&RealDisk, &path, offset)?;
             let sorting = sorting(rules, memory, threads);
             let sorted = sorter::sort(&*self.open()?, partition, &sorting, sink)?;
-            file.sync("shuffle.output").map_err(|e| doing(e, &path))?;
             Ok((sums(sorted.sum), sorted.outgrew))
         };
         waiting(py, sort)
@@ -330,8 +320,9 @@ impl Receiver {
             tasks::spawn("shuffle-sort", move || {
                 let to = out.clone();
                 let gone = || Error::retry("sort a partition: nobody wants it any more");
-                let sink: Sink =
-                    Box::new(move |bytes| to.send(Ok(bytes.to_vec())).map_err(|_| gone()));
+                let sink = Pieces::new(move |bytes: &[u8]| {
+                    to.send(Ok(bytes.to_vec())).map_err(|_| gone())
+                });
                 if let Err(e) = sorter::sort(&receiver, partition, &sorting, sink) {
                     let _ = out.send(Err(e));
                 }

@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod limits;
 pub mod mapper;
 mod message;
+pub mod output;
 pub mod pairs;
 pub mod receiver;
 mod sender;

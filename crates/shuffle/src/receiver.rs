@@ -5,6 +5,7 @@ use crate::credit::Allowance;
 use crate::ledger::{Attempt, Ledger};
 use crate::limits::{BLOCK_BYTES_MAX, GREET, SILENT, WINDOW_BYTES};
 use crate::message::{self, Message};
+use crate::sorter::Workspace;
 use crate::spool::Spool;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
@@ -42,6 +43,8 @@ pub struct Receiver {
     shared: Arc<Shared>,
     address: SocketAddr,
     accepting: Option<Task>,
+    /// Of the partition that was sorted last; taken by whoever sorts the next one.
+    workspace: Mutex<Workspace>,
 }
 
 struct Shared {
@@ -78,7 +81,7 @@ impl Receiver {
             let shared = shared.clone();
             tasks::spawn("shuffle-accept", move || accept(&listener, &shared))?
         };
-        Ok(Receiver { shared, address, accepting: Some(accepting) })
+        Ok(Receiver { shared, address, accepting: Some(accepting), workspace: Mutex::default() })
     }
 
     /// Where senders connect.
@@ -100,6 +103,10 @@ impl Receiver {
     pub fn moved(&self) -> (u64, u64, u64) {
         let (written, read) = self.shared.spool.moved();
         (self.shared.received.load(Ordering::Relaxed), written, read)
+    }
+
+    pub(crate) fn workspace(&self) -> &Mutex<Workspace> {
+        &self.workspace
     }
 
     /// A partition's blocks and where they are.

@@ -2,16 +2,20 @@
 //! fits the memory is read once; one that does not goes through the sort of a single machine, which
 //! writes and reads it once more.
 
+use crate::ledger::Extent;
 use crate::limits::{BLOCK_BYTES_MAX, OUTPUT_BYTES};
+use crate::output::Sink;
 use crate::receiver::{Partition, Receiver};
 use crate::spool::SpoolReader;
+use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::RealDisk;
 use holdfast_sort::hash::Sum;
 use holdfast_sort::input::Input;
 use holdfast_sort::job::{self, Job};
-use holdfast_sort::kernel::{self, ENTRY_BYTES, Rules};
+use holdfast_sort::kernel::{self, ENTRY_BYTES, Entry, Rules};
 use holdfast_sort::order::Order;
 use holdfast_sort::output::Output;
 use holdfast_sort::progress::Progress;
@@ -21,9 +25,6 @@ use std::io::Write;
 /// Places within a block, which is longer than none of them.
 const SHIFT: u32 = 21;
 const _: () = assert!(BLOCK_BYTES_MAX < 1 << SHIFT);
-
-/// Where sorted bytes go.
-pub type Sink = Box<dyn FnMut(&[u8]) -> Result<()> + Send>;
 
 /// How a partition is sorted.
 pub struct Sorting {
@@ -46,17 +47,65 @@ pub struct Sorted {
     pub outgrew: bool,
 }
 
+/// Memory that the sort of a partition leaves to that of the next one: pages that are there need not
+/// be asked for and zeroed again, which costs as much as the sort.
+#[derive(Default)]
+pub(crate) struct Workspace {
+    blocks: Option<AlignedBuf>,
+    entries: Vec<Entry>,
+    scratch: Vec<Entry>,
+}
+
+impl Workspace {
+    /// Has room for a partition, which fits `most` bytes.
+    fn prepare(&mut self, blocks: usize, records: usize, most: u64) {
+        let there = self.blocks.as_ref().map_or(0, |there| there.len());
+        self.entries.clear();
+        if blocks <= there && records <= self.entries.capacity().min(self.scratch.capacity()) {
+            return;
+        }
+        // What is there goes first. The next partition may be a little larger, and has room, too.
+        *self = Workspace::default();
+        let (larger, more) = (blocks + blocks / 4, records + records / 4);
+        let fits = larger as u64 + more as u64 * ENTRY_BYTES <= most;
+        let (blocks, records) = if fits { (larger, more) } else { (blocks, records) };
+        self.blocks = Some(AlignedBuf::zeroed(blocks));
+        self.entries.reserve_exact(records);
+        self.scratch.reserve_exact(records);
+    }
+}
+
+fn whole(extent: &Extent) -> usize {
+    (extent.bytes as usize).next_multiple_of(SECTOR_BYTES)
+}
+
 /// Hands the records of a partition to `sink`, in order; equal ones in the order of the splits and
 /// in theirs.
-pub fn sort(receiver: &Receiver, partition: u32, sorting: &Sorting, sink: Sink) -> Result<Sorted> {
+pub fn sort(
+    receiver: &Receiver,
+    partition: u32,
+    sorting: &Sorting,
+    sink: impl Sink,
+) -> Result<Sorted> {
     let arrived = receiver.partition(partition)?;
-    let blocks: u64 = arrived.chains.iter().flatten().map(|e| u64::from(e.bytes) + 4096).sum();
+    let blocks: u64 = arrived.chains.iter().flatten().map(|extent| whole(extent) as u64).sum();
     let need = blocks + arrived.sum.records * ENTRY_BYTES + OUTPUT_BYTES as u64;
     let outgrew = need > sorting.memory_bytes;
     let expected = arrived.sum;
+    // Whoever sorts another partition at the same time has a workspace of its own.
+    let mut workspace = std::mem::take(&mut *receiver.workspace().held());
     let sorted = match outgrew {
-        false => in_memory(&arrived, sorting, sink),
-        true => outgrown(arrived, sorting, sink),
+        false => {
+            let most = sorting.memory_bytes - OUTPUT_BYTES as u64;
+            workspace.prepare(blocks as usize, arrived.sum.records as usize, most);
+            let sorted = in_memory(&arrived, sorting, &mut workspace, sink);
+            *receiver.workspace().held() = workspace;
+            sorted
+        }
+        true => {
+            drop(workspace);
+            outgrown(arrived, sorting, sink)
+        }
     };
     let sum = sorted.map_err(|e| e.context(format_args!("sort partition {partition}")))?;
     if sum != expected {
@@ -68,38 +117,38 @@ pub fn sort(receiver: &Receiver, partition: u32, sorting: &Sorting, sink: Sink) 
     Ok(Sorted { sum, outgrew })
 }
 
-fn in_memory(arrived: &Partition, sorting: &Sorting, mut sink: Sink) -> Result<Sum> {
-    let mut chains: Vec<Vec<(AlignedBuf, usize)>> = Vec::new();
+fn in_memory(
+    arrived: &Partition,
+    sorting: &Sorting,
+    workspace: &mut Workspace,
+    mut sink: impl Sink,
+) -> Result<Sum> {
+    let Workspace { blocks, entries, scratch } = workspace;
+    let mut free: &mut [u8] = blocks.as_mut().map_or(&mut [], |blocks| &mut blocks[..]);
+    let mut slices: Vec<Vec<&[u8]>> = Vec::with_capacity(arrived.chains.len());
     for chain in &arrived.chains {
-        let read = |extent| Ok((arrived.spool.read(extent)?, extent.bytes as usize));
-        chains.push(chain.iter().map(|extent| read(*extent)).collect::<Result<_>>()?);
-    }
-    let slices: Vec<Vec<&[u8]>> = chains
-        .iter()
-        .map(|chain| chain.iter().map(|(block, bytes)| &block[..*bytes]).collect())
-        .collect();
-    let rules = Rules { format: sorting.format, order: &sorting.order, depth: Default::default() };
-    let mut entries = Vec::with_capacity(arrived.sum.records as usize);
-    let mut scratch = Vec::new();
-    let segments = kernel::index(&slices, SHIFT, rules, &mut entries)?;
-    kernel::sort(&segments, rules, &mut entries, &mut scratch);
-    let (mut sum, mut out) = (Sum::default(), Vec::with_capacity(OUTPUT_BYTES));
-    kernel::gather(&segments, sorting.format, &entries, |record| {
-        sum.add(record);
-        if out.len() + record.len() > OUTPUT_BYTES && !out.is_empty() {
-            sink(&out)?;
-            out.clear();
+        let mut parts = Vec::with_capacity(chain.len());
+        for extent in chain {
+            let (block, rest) = free.split_at_mut(whole(extent));
+            free = rest;
+            arrived.spool.read(*extent, block)?;
+            parts.push(&block[..extent.bytes as usize]);
         }
-        out.extend_from_slice(record);
-        Ok(())
-    })?;
-    if !out.is_empty() {
-        sink(&out)?;
+        slices.push(parts);
     }
+    let rules = Rules { format: sorting.format, order: &sorting.order, depth: Default::default() };
+    let segments = kernel::index(&slices, SHIFT, rules, entries)?;
+    kernel::sort(&segments, rules, entries, scratch);
+    let mut sum = Sum::default();
+    kernel::gather(&segments, sorting.format, entries, |record| {
+        sum.add(record);
+        sink.push(record)
+    })?;
+    sink.finish()?;
     Ok(sum)
 }
 
-fn outgrown(arrived: Partition, sorting: &Sorting, sink: Sink) -> Result<Sum> {
+fn outgrown(arrived: Partition, sorting: &Sorting, sink: impl Sink) -> Result<Sum> {
     let Partition { chains, sum, spool } = arrived;
     let temp = vec![spool.directory.clone()];
     let extents = chains.into_iter().flatten().collect();
@@ -122,15 +171,16 @@ fn outgrown(arrived: Partition, sorting: &Sorting, sink: Sink) -> Result<Sum> {
     Ok(Sum { records: report.records_out, bytes: report.bytes_out, hash: sum.hash })
 }
 
-struct Handing(Sink);
+struct Handing<S>(S);
 
-impl Write for Handing {
+impl<S: Sink> Write for Handing<S> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        (self.0)(bytes).map_err(std::io::Error::other)?;
+        self.0.push(bytes).map_err(std::io::Error::other)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        // The sort says so at its end.
+        self.0.finish().map_err(std::io::Error::other)
     }
 }

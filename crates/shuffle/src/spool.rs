@@ -2,6 +2,7 @@
 //! so that it is gone with the process.
 
 use crate::ledger::Extent;
+use crate::limits::BLOCK_BYTES_MAX;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
@@ -44,11 +45,11 @@ impl Spool {
         Ok(Extent { offset, bytes: bytes as u32, crc })
     }
 
-    /// Reads a block, and checks that it is what its sender sent.
-    pub fn read(&self, extent: Extent) -> Result<AlignedBuf> {
+    /// Reads a block, and checks that it is what its sender sent. `block` has its whole sectors.
+    pub fn read(&self, extent: Extent, block: &mut [u8]) -> Result<()> {
         let whole = (extent.bytes as usize).next_multiple_of(SECTOR_BYTES);
-        let mut block = AlignedBuf::zeroed(whole);
-        self.file.read_exact_at(&mut block, extent.offset).map_err(|e| {
+        assert_eq!(block.len(), whole, "a block is read with the sectors that it was written with");
+        self.file.read_exact_at(block, extent.offset).map_err(|e| {
             Error::from(e).context(format_args!("read back from `{}`", self.directory.display()))
         })?;
         self.read.fetch_add(whole as u64, Ordering::Relaxed);
@@ -60,7 +61,7 @@ impl Spool {
                 extent.offset
             )));
         }
-        Ok(block)
+        Ok(())
     }
 
     /// Bytes written and read.
@@ -73,14 +74,15 @@ impl Spool {
 pub struct SpoolReader {
     spool: Arc<Spool>,
     left: std::vec::IntoIter<Extent>,
-    block: Option<AlignedBuf>,
+    block: AlignedBuf,
     at: usize,
     end: usize,
 }
 
 impl SpoolReader {
     pub fn new(spool: Arc<Spool>, extents: Vec<Extent>) -> SpoolReader {
-        SpoolReader { spool, left: extents.into_iter(), block: None, at: 0, end: 0 }
+        let block = AlignedBuf::zeroed(BLOCK_BYTES_MAX);
+        SpoolReader { spool, left: extents.into_iter(), block, at: 0, end: 0 }
     }
 }
 
@@ -88,12 +90,13 @@ impl Read for SpoolReader {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         if self.at == self.end {
             let Some(extent) = self.left.next() else { return Ok(0) };
-            let block = self.spool.read(extent).map_err(std::io::Error::other)?;
-            (self.block, self.at, self.end) = (Some(block), 0, extent.bytes as usize);
+            let whole = (extent.bytes as usize).next_multiple_of(SECTOR_BYTES);
+            let read = self.spool.read(extent, &mut self.block[..whole]);
+            read.map_err(std::io::Error::other)?;
+            (self.at, self.end) = (0, extent.bytes as usize);
         }
-        let Some(block) = &self.block else { return Ok(0) };
         let bytes = out.len().min(self.end - self.at);
-        out[..bytes].copy_from_slice(&block[self.at..self.at + bytes]);
+        out[..bytes].copy_from_slice(&self.block[self.at..self.at + bytes]);
         self.at += bytes;
         Ok(bytes)
     }
@@ -113,8 +116,9 @@ mod tests {
         block[..5].copy_from_slice(b"bytes");
         let good = spool.write(&mut block, 5, crc32c(b"bytes")).unwrap();
         let bad = spool.write(&mut block, 5, crc32c(b"other")).unwrap();
-        assert_eq!(&spool.read(good).unwrap()[..5], b"bytes");
-        assert!(spool.read(bad).is_err());
+        spool.read(good, &mut block).unwrap();
+        assert_eq!(&block[..5], b"bytes");
+        assert!(spool.read(bad, &mut block).is_err());
         let mut both = Vec::new();
         SpoolReader::new(Arc::new(spool), vec![good, good]).read_to_end(&mut both).unwrap();
         assert_eq!(both, b"bytesbytes");

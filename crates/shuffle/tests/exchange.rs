@@ -6,6 +6,7 @@ use holdfast_base::{Error, Kind};
 use holdfast_env::{RealDisk, RealRng, Secret};
 use holdfast_shuffle::ledger::Attempt;
 use holdfast_shuffle::mapper::{Mapper, Target, Task};
+use holdfast_shuffle::output::Pieces;
 use holdfast_shuffle::receiver::{Config, Receiver};
 use holdfast_shuffle::sorter::{self, Sorting};
 use holdfast_sort::key::LineOptions;
@@ -106,7 +107,7 @@ impl World {
         let out = Arc::new(Mutex::new(Vec::new()));
         let sink = {
             let out = out.clone();
-            Box::new(move |bytes: &[u8]| {
+            Pieces::new(move |bytes: &[u8]| {
                 out.lock().unwrap().extend_from_slice(bytes);
                 Ok(())
             })

@@ -1,0 +1,124 @@
+"""Jobs that read from and write to a Holdfast node, over its own protocol with its secret."""
+
+import collections
+import sys
+
+import pytest
+
+import holdfast
+from holdfast import errors
+
+ray = pytest.importorskip("ray", reason="jobs over many machines are not tried: `make python-ray` installs Ray")
+
+from test_ray import MEMORY, lines, start, stop, table, total, words  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = start(2)
+    ray.cloudpickle.register_pickle_by_value(sys.modules["test_ray"])
+    yield cluster
+    stop(cluster)
+
+
+@pytest.fixture
+def stored(node, place):
+    """Where a test's files are, as a job's paths, and the options that a job needs for them."""
+    options = {"ray": "auto", "memory": MEMORY, "split_bytes": 300_000, "secret": str(node.directory / "secret")}
+    return f"holdfast://{node.ready['native']}{place}", options
+
+
+def parts(client, directory):
+    names = sorted(entry.name for entry in client.list(directory))
+    return b"".join(client.get(f"{directory}/{name}") for name in names)
+
+
+@pytest.fixture
+def text():
+    return lines(4, 30_000)
+
+
+def test_a_sort_reads_from_a_node_and_writes_to_it(cluster, client, place, stored, text, tmp_path):
+    where, options = stored
+    client.put(f"{place}/in", text)
+    stats = holdfast.sort([f"{where}/in"], f"{where}/out", temp=[str(tmp_path)], **options)
+    assert parts(client, f"{place}/out") == b"".join(sorted(text.splitlines(keepends=True)))
+    assert stats.splits > 3 and stats.bytes == len(text)
+    # Nothing else is left there.
+    assert sorted(entry.name for entry in client.list(place)) == ["in", "out"]
+    with pytest.raises(errors.ExistsError, match="out`: it exists"):
+        holdfast.sort([f"{where}/in"], f"{where}/out", temp=[str(tmp_path)], **options)
+    holdfast.sort([f"{where}/in"], f"{where}/out", replace=True, temp=[str(tmp_path)], **options)
+    assert parts(client, f"{place}/out") == b"".join(sorted(text.splitlines(keepends=True)))
+
+
+def test_words_are_counted_from_a_node_to_it(cluster, client, place, stored, text, tmp_path):
+    where, options = stored
+    client.put(f"{place}/in", text)
+    job = {"map": words, "combine": total, "reduce": total, "temp": [str(tmp_path)]}
+    holdfast.mapreduce([f"{where}/in"], f"{where}/out", **job, **options)
+    found = dict(line.split("\t") for line in parts(client, f"{place}/out").decode().splitlines())
+    assert found == {word: str(n) for word, n in collections.Counter(text.decode().split()).items()}
+
+    def fails(word, counts):
+        raise ValueError(word)
+
+    with pytest.raises(errors.HoldfastError, match="reduce key"):
+        holdfast.mapreduce([f"{where}/in"], f"{where}/none", **{**job, "reduce": fails}, **options)
+    assert sorted(entry.name for entry in client.list(place)) == ["in", "out"]
+
+
+def test_a_job_into_a_node_goes_on_where_it_was_interrupted(cluster, client, place, stored, text, tmp_path):
+    where, options = stored
+    client.put(f"{place}/in", text)
+    options = {**options, "memory": 4 << 20, "resume": True, "temp": [str(tmp_path)]}
+    begun, left = [], [2]
+
+    def interrupts(kind, what, _):
+        if kind == "finish":
+            begun.append(what)
+            left[0] -= 1
+            if left[0] == -1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        holdfast.sort([f"{where}/in"], f"{where}/out", observe=interrupts, **options)
+    assert not client.exists(f"{place}/out")
+    del begun[:]
+    stats = holdfast.sort([f"{where}/in"], f"{where}/out", observe=interrupts, **options)
+    assert parts(client, f"{place}/out") == b"".join(sorted(text.splitlines(keepends=True)))
+    assert stats.resumed_partitions == stats.partitions - len(begun) >= 1
+    assert sorted(entry.name for entry in client.list(place)) == ["in", "out"]
+
+
+def test_tables_are_read_from_a_node(cluster, client, place, stored, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    where, options = stored
+    rows = pyarrow.table({"k": [n % 5 for n in range(9000)], "v": list(range(9000))})
+    with client.open(f"{place}/a.parquet", "wb") as file:
+        pyarrow.parquet.write_table(rows, file, row_group_size=1000)
+    with client.open(f"{place}/a.csv", "wb") as file:
+        pyarrow.csv.write_csv(rows, file)
+    expected = {str(k): str(sum(range(k, 9000, 5))) for k in range(5)}
+    for format in ("parquet", "csv"):
+        small = {**options, "split_bytes": 20_000}
+        job = {"format": format, "key": "k", "reduce": total, "temp": [str(tmp_path / "tmp")]}
+        holdfast.mapreduce([f"{where}/a.{format}"], tmp_path / format, **job, **small)
+        assert table(tmp_path / format) == expected
+
+
+def test_an_input_that_is_replaced_while_it_is_read_ends_the_job(cluster, client, place, stored, text, tmp_path):
+    where, options = stored
+    client.put(f"{place}/in", text)
+
+    def replaces(*_):
+        # Of the same length.
+        client.put(f"{place}/in", text[::-1], replace=True)
+
+    with pytest.raises(errors.RetryError, match="changed since the job began"):
+        holdfast.sort([f"{where}/in"], f"{where}/out", temp=[str(tmp_path)], observe=replaces, **options)
+    with pytest.raises(errors.NotFoundError):
+        holdfast.sort([f"{where}/nowhere"], f"{where}/out", temp=[str(tmp_path)], **options)
