@@ -191,9 +191,11 @@ impl Carousel {
     }
 
     /// A rider asks for one more slab of a head; it may do so before it was told that it rides.
-    /// Who is through with the head, or whose ride is over, has asked in vain.
-    pub fn pull(&mut self, now: u64, rider: RiderId, head: usize) {
-        self.input(now, |core| core.ask(rider, head));
+    /// Who is through with the head, or whose ride is over, has asked in vain: false.
+    pub fn pull(&mut self, now: u64, rider: RiderId, head: usize) -> bool {
+        let mut is_due = false;
+        self.input(now, |core| is_due = core.ask(rider, head));
+        is_due
     }
 
     /// A rider has gone.
@@ -308,10 +310,10 @@ impl Carousel {
         }
     }
 
-    fn ask(&mut self, rider: RiderId, head: usize) {
+    fn ask(&mut self, rider: RiderId, head: usize) -> bool {
         let now = self.now;
-        let Some(found) = self.riders.get_mut(&rider) else { return };
-        let Some(stream) = found.streams.get_mut(&head) else { return };
+        let Some(found) = self.riders.get_mut(&rider) else { return false };
+        let Some(stream) = found.streams.get_mut(&head) else { return false };
         found.active_ns = now;
         match (stream, found.ground) {
             (Stream::Boarding { requests }, _) => *requests += 1,
@@ -331,6 +333,7 @@ impl Carousel {
             }
             (Stream::Shared, _) => unreachable!("seats are on spins"),
         }
+        true
     }
 
     /// The seat of a rider whose stream is shared.
