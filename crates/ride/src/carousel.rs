@@ -159,6 +159,10 @@ impl Carousel {
     pub fn new(limits: Limits, heads: Vec<Span>) -> Carousel {
         assert!(limits.allowance_percent < 100, "who holds up others always comes to an end");
         assert!(limits.spins_max > 0 && limits.dedicated_max > 0 && limits.private_max > 0);
+        assert!(
+            limits.waited_ns <= limits.idle_ns,
+            "who is waited for has no more time than others"
+        );
         assert!(limits.window_bytes > 0, "a head keeps what it has just made");
         assert!(heads.windows(2).all(|pair| pair[0].high <= pair[1].low), "heads are in order");
         Carousel {
