@@ -21,6 +21,9 @@ const FIRST_SHARE: u64 = 2;
 /// Other nodes' requests are let through up to a quarter beyond: their answers are what this
 /// node's own clients, and theirs, wait for, so that clients must not be in their way.
 const NODES_SHARE: u64 = 4;
+/// Part of the limit within which there is some to spare: for what makes its asker faster and is not
+/// needed to get on.
+static SPARE_SHARE: Knob = Knob::new("net.budget-spare", 4, &[1, 1 << 40]);
 /// Memory that was used and is free again, from which on it is worth to be given to the system.
 const GIVE_BACK_BYTES: u64 = 32 << 20;
 
@@ -133,6 +136,18 @@ impl Budget {
         taken.then(|| Share { budget: self.clone(), bytes })
     }
 
+    /// A share for somebody who holds `held` already and gets on without it, too: while there is some to
+    /// spare. Who is refused does not wait for it.
+    pub fn take_spare(self: &Arc<Self>, held: u64, bytes: u64) -> Option<Share> {
+        let spare = self.used() < self.limit / SPARE_SHARE.get()
+            && self.would_admit(held, bytes, Asker::Client);
+        if !spare {
+            SPARE_SHARE.cross();
+        }
+        let taken = spare && self.take_more(held, bytes, Asker::Client);
+        taken.then(|| Share { budget: self.clone(), bytes })
+    }
+
     /// Takes bytes without asking, of what is bounded elsewhere: others have so much less.
     pub fn hold(self: &Arc<Self>, bytes: u64) -> Share {
         self.change(0, bytes);
@@ -231,6 +246,18 @@ mod tests {
         assert_eq!((budget.used(), budget.is_short()), (1000, false));
         drop(held);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_is_spare_is_given_while_a_quarter_is_not_taken_and_nobody_counts_as_waiting() {
+        let budget = Budget::new(BYTES_MIN);
+        let share = budget.take_spare(1 << 20, 1 << 20).unwrap();
+        assert_eq!(budget.used(), 1 << 20);
+        assert!(budget.take_spare(BYTES_MIN / 8, 1 << 20).is_none(), "an eighth at most");
+        let others = budget.hold(BYTES_MIN / 4 - (1 << 20));
+        assert!(budget.take_spare(0, 1).is_none());
+        drop((share, others));
+        assert_eq!((budget.used(), budget.refused()), (0, 0));
     }
 
     #[test]

@@ -85,7 +85,8 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     }
     tell_of_start(&node);
     let files = Arc::new(FileFace::new(node.clone(), region));
-    let views = Views::new(&node, &data.join(VIEWS), config.view_cache_bytes(), heads());
+    let of_rows = (config.view_cache_bytes(), heads());
+    let views = Views::new(&node, &data.join(VIEWS), of_rows, &budget);
     let audit = Audit::new(node.clone(), config.trail());
     let allowed = (config.client_allowance(places.native), config.anonymous_allowance());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);

@@ -159,6 +159,10 @@ impl Carousel {
     pub fn new(limits: Limits, heads: Vec<Span>) -> Carousel {
         assert!(limits.allowance_percent < 100, "who holds up others always comes to an end");
         assert!(limits.spins_max > 0 && limits.dedicated_max > 0 && limits.private_max > 0);
+        assert!(
+            limits.waited_ns <= limits.idle_ns,
+            "who is waited for has no more time than others"
+        );
         assert!(limits.window_bytes > 0, "a head keeps what it has just made");
         assert!(heads.windows(2).all(|pair| pair[0].high <= pair[1].low), "heads are in order");
         Carousel {
@@ -191,9 +195,11 @@ impl Carousel {
     }
 
     /// A rider asks for one more slab of a head; it may do so before it was told that it rides.
-    /// Who is through with the head, or whose ride is over, has asked in vain.
-    pub fn pull(&mut self, now: u64, rider: RiderId, head: usize) {
-        self.input(now, |core| core.ask(rider, head));
+    /// Who is through with the head, or whose ride is over, has asked in vain: false.
+    pub fn pull(&mut self, now: u64, rider: RiderId, head: usize) -> bool {
+        let mut is_due = false;
+        self.input(now, |core| is_due = core.ask(rider, head));
+        is_due
     }
 
     /// A rider has gone.
@@ -308,10 +314,10 @@ impl Carousel {
         }
     }
 
-    fn ask(&mut self, rider: RiderId, head: usize) {
+    fn ask(&mut self, rider: RiderId, head: usize) -> bool {
         let now = self.now;
-        let Some(found) = self.riders.get_mut(&rider) else { return };
-        let Some(stream) = found.streams.get_mut(&head) else { return };
+        let Some(found) = self.riders.get_mut(&rider) else { return false };
+        let Some(stream) = found.streams.get_mut(&head) else { return false };
         found.active_ns = now;
         match (stream, found.ground) {
             (Stream::Boarding { requests }, _) => *requests += 1,
@@ -331,6 +337,7 @@ impl Carousel {
             }
             (Stream::Shared, _) => unreachable!("seats are on spins"),
         }
+        true
     }
 
     /// The seat of a rider whose stream is shared.

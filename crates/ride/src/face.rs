@@ -20,7 +20,7 @@ use holdfast_node::{Held, Matter};
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_view::items::{Catalog, Command, Reader, Sought};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
-use holdfast_wire::slab::{Collections, Fields, Range, SLAB_BYTES, Wanted};
+use holdfast_wire::slab::{Collections, Fields, Range, Wanted};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::sync::Arc;
 
@@ -28,8 +28,6 @@ use std::sync::Arc;
 const KEYS_MAX: usize = 1000;
 /// Bytes of values in one answer; there is always room for one.
 const ANSWER_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize / 2;
-/// A slab that a rider is sent: as a rule no more, and what is more is counted once it is there.
-const SLAB_ANSWER_BYTES: u64 = SLAB_BYTES.usual();
 /// How long another node may take to make a topic.
 const MAKE_MS: u32 = 10_000;
 /// And how long it may take to ask all others for their rides, and to move a horizon.
@@ -126,10 +124,9 @@ impl Face for ViewFace {
             order(wire::OP_VIEW_STOP, ViewFace::stop).audited(Matter::Admin, stop_told),
             read(wire::OP_RIDE_BEGIN, ViewFace::board),
             // Who names a ride has begun it: its number is drawn from 2^64.
-            // It may wait for long, but a slab that nobody has asked for is made for nobody.
-            route(wire::OP_RIDE_NEXT, Right::Known, ViewFace::next).answer_bytes(|_| {
-                if planted!("ride.slabs-uncounted") { 0 } else { SLAB_ANSWER_BYTES }
-            }),
+            // It may wait for long, and takes no memory meanwhile: what is under way to a rider is
+            // bounded there.
+            route(wire::OP_RIDE_NEXT, Right::Known, ViewFace::next),
             route(wire::OP_RIDE_END, Right::Known, ViewFace::leave),
         ]
     }

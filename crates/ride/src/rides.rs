@@ -18,7 +18,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
-use holdfast_env::{HoldMutex, event};
+use holdfast_env::{Budget, HoldMutex, event};
 use holdfast_node::Node;
 use holdfast_view::items::{self, Catalog};
 use holdfast_view::{Position, front};
@@ -48,6 +48,8 @@ pub struct Rides {
     /// As the log calls it: rides hold it.
     topic: String,
     node: Arc<Node>,
+    /// Of the process, for its clients.
+    budget: Arc<Budget>,
     state: Mutex<State>,
     own: Weak<Rides>,
 }
@@ -122,7 +124,7 @@ impl Rides {
         rows: Arc<dyn Rows>,
         range: Range,
         heads: u32,
-        node: &Arc<Node>,
+        (node, budget): (&Arc<Node>, &Arc<Budget>),
     ) -> Arc<Rides> {
         let heads = range.divided(heads);
         let spans = heads.iter().map(|head| Span { low: head.low(), high: head.high() }).collect();
@@ -145,6 +147,7 @@ impl Rides {
             heads,
             topic: topic.to_owned(),
             node: node.clone(),
+            budget: budget.clone(),
             state: Mutex::new(state),
             own: own.clone(),
         })
@@ -221,7 +224,7 @@ impl Rides {
                 }
                 Some(rider) => {
                     rider.lines[head].ask(reply);
-                    state.core.pull(now, id, head);
+                    state.go_on(now, id, &self.budget);
                     return None;
                 }
             };
@@ -316,7 +319,11 @@ impl Rides {
                         state.stopped.insert(scan);
                     }
                 }
-                Effect::Send { rider, head, slab } => state.send(now, rider, head, slab, jobs),
+                Effect::Send { rider, head, slab } => {
+                    if !state.send(rider, head, slab, jobs) {
+                        state.ask_again(now, rider, head, &self.budget);
+                    }
+                }
                 Effect::Forget { slab } => drop(state.slabs.remove(&slab)),
                 Effect::Moved { rider, head } => {
                     event!(RiderMoved, format_args!("rider {:016x}, head {head}", rider.0));
@@ -510,14 +517,14 @@ impl State {
         }
     }
 
-    fn send(&mut self, now: u64, id: RiderId, head: usize, held: Held, jobs: &mut Vec<Job>) {
-        let Some(rider) = self.riders.get_mut(&id) else { return };
+    /// False where the rider wants nothing of the slab: its request stays, for the next one.
+    fn send(&mut self, id: RiderId, head: usize, held: Held, jobs: &mut Vec<Job>) -> bool {
+        let Some(rider) = self.riders.get_mut(&id) else { return true };
         let kept = self.slabs.get(&held).expect("what is to be sent is held");
-        if rider.receive(head, kept) {
+        let is_wanted = rider.receive(head, kept);
+        if is_wanted {
             jobs.extend(rider.next_of(id, head));
-        } else {
-            // Its request stays, for the next one.
-            self.core.pull(now, id, head);
         }
+        is_wanted
     }
 }

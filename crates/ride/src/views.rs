@@ -16,7 +16,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::trial::Knob;
-use holdfast_env::{HoldMutex, planted};
+use holdfast_env::{Budget, HoldMutex, planted};
 use holdfast_log::Done;
 use holdfast_node::{Beaten, Beats, IdleSessions, Node};
 use holdfast_view::items::{
@@ -50,6 +50,7 @@ pub struct Views {
     place: PathBuf,
     cache_bytes: u64,
     heads: u32,
+    budget: Arc<Budget>,
     kept: Mutex<Kept>,
     /// Held while a topic or a view is opened or ended: one at a time.
     opening: Mutex<()>,
@@ -239,13 +240,19 @@ pub fn log_topic(topic: &str) -> Result<String> {
 impl Views {
     /// Without a view yet: see [`Views::open_all`]. `place` is the directory for what they keep;
     /// each disk view has `cache_bytes` of its rows in memory, and makes slabs in `heads` ranges
-    /// side by side.
-    pub fn new(node: &Arc<Node>, place: &Path, cache_bytes: u64, heads: u32) -> Arc<Views> {
+    /// side by side. What is under way to riders counts in `budget`.
+    pub fn new(
+        node: &Arc<Node>,
+        place: &Path,
+        (cache_bytes, heads): (u64, u32),
+        budget: &Arc<Budget>,
+    ) -> Arc<Views> {
         Arc::new(Views {
             node: node.clone(),
             place: place.to_owned(),
             cache_bytes,
             heads,
+            budget: budget.clone(),
             kept: Mutex::default(),
             opening: Mutex::default(),
         })

@@ -4,6 +4,7 @@ use super::peers::SharedBody;
 use crate::buf::AlignedBuf;
 use crate::region::{RegionMut, RegionSlice};
 use holdfast_base::{Error, Result};
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,6 +45,9 @@ pub enum BodyPart {
     Aligned(Arc<AlignedBuf>, Range<usize>),
     /// What several peers are sent.
     Peers(SharedBody),
+    /// Bytes, and what is dropped together with them: how somebody hears that the kernel has them, or
+    /// that the connection is gone.
+    Told(Arc<Vec<u8>>, Range<usize>, Arc<dyn Any + Send + Sync>),
 }
 
 impl BodyPart {
@@ -52,7 +56,9 @@ impl BodyPart {
         match self {
             BodyPart::Owned(bytes) => bytes,
             BodyPart::Region(slice) => slice,
-            BodyPart::Shared(bytes, range) => &bytes[range.clone()],
+            BodyPart::Shared(bytes, range) | BodyPart::Told(bytes, range, _) => {
+                &bytes[range.clone()]
+            }
             BodyPart::Aligned(bytes, range) => &bytes[range.clone()],
             BodyPart::Peers(body) => (**body).as_ref(),
         }

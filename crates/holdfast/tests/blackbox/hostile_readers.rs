@@ -22,6 +22,8 @@ const WINDOWS: u64 = (ITEMS * VALUE_BYTES) as u64;
 const RIDERS: usize = 100;
 /// Requests of each head that a rider has under way: as many as a view lets wait.
 const ASKED: usize = 16;
+/// A slab with its header: five values here.
+const SLAB: u64 = 1_010_000;
 const FOLLOWERS: usize = 150;
 
 fn view() -> msg::ViewName {
@@ -80,6 +82,15 @@ fn riders_that_read_nothing_take_their_share_and_others_ride() {
         rides();
         node.run(&["log", "append", "beside", &format!("good {turn}")]).ok();
         keeps_within(&node, before, BUDGET + BESIDE + WINDOWS);
+        let held = node.client().held().unwrap();
+        let most = BUDGET / 4 + (riders.len() as u64 + 1) * SLAB;
+        assert!(
+            held.held_bytes <= most,
+            "{} KiB for {} riders",
+            held.held_bytes >> 10,
+            riders.len()
+        );
+        assert_eq!(held.refused, 0, "somebody waited for memory beside {} riders", riders.len());
     }
     drop(riders);
     rides();

@@ -185,7 +185,39 @@ impl Carousel {
 
     /// From now on, a rider that asks for nothing is ended after a while.
     pub(super) fn watch(&mut self, rider: RiderId) {
-        self.watch_at(rider, Some(self.now.saturating_add(self.limits.idle_ns)));
+        self.watch_at(rider, Some(self.now.saturating_add(self.patience_ns(rider))));
+    }
+
+    /// For how long a rider may ask for nothing: not as long where its spin is one for which
+    /// somebody waits.
+    ///
+    /// It was a minute in any case, and riders that read nothing had all spins for so long: who came
+    /// then waited on the platform until they were ended.
+    fn patience_ns(&self, rider: RiderId) -> u64 {
+        let is_shared = match self.riders.get(&rider).map(|found| found.ground) {
+            Some(Ground::Spin(spin)) => !self.spins[&spin].is_dedicated,
+            _ => false,
+        };
+        match is_shared && self.is_crowded() && !planted!("ride.idle-is-waited-for") {
+            true => self.limits.waited_ns,
+            false => self.limits.idle_ns,
+        }
+    }
+
+    /// Whether somebody waits for a spin, and there are as many as may be.
+    fn is_crowded(&self) -> bool {
+        self.spins_of(false) >= self.limits.spins_max && self.first_waiting(false).is_some()
+    }
+
+    /// Somebody waits for a spin: those that have one are looked at sooner.
+    pub(super) fn hurry(&mut self) {
+        for rider in self.riders.keys().copied().collect::<Vec<_>>() {
+            let found = &self.riders[&rider];
+            let at = found.active_ns.saturating_add(self.patience_ns(rider)).max(self.now);
+            if found.watched_ns.is_some_and(|watched| at < watched) {
+                self.watch_at(rider, Some(at));
+            }
+        }
     }
 
     pub(super) fn unwatch(&mut self, rider: RiderId) {
@@ -201,14 +233,15 @@ impl Carousel {
             Stream::Shared => self.seat(rider, *head).requests > 0,
             Stream::Private(private) => private.requests > 0,
         };
-        let due = found.active_ns.saturating_add(self.limits.idle_ns);
+        let patience_ns = self.patience_ns(rider);
+        let due = found.active_ns.saturating_add(patience_ns);
         if found.streams.iter().any(waits) || planted!("ride.idle-holds-on") {
             self.watch(rider);
         } else if due > self.now {
             self.watch_at(rider, Some(due));
         } else {
             let index = self.index_of(rider);
-            self.end(rider, Err(error::idle(index, self.limits.idle_ns)));
+            self.end(rider, Err(error::idle(index, patience_ns)));
         }
     }
 }

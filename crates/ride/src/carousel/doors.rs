@@ -74,6 +74,7 @@ impl Carousel {
             }
         } else if self.first_waiting(false).is_some() {
             sometimes!("a rider waited for a spin");
+            self.hurry();
         }
         if self.spins_of(true) < self.limits.dedicated_max
             && let Some(rider) = self.first_waiting(true)
@@ -276,6 +277,8 @@ impl Carousel {
     fn let_ride(&mut self, rider: RiderId, index: Index, on: Source) {
         let found = self.riders.get_mut(&rider).expect("who boards is known");
         found.account = Account::new(self.now, &self.limits);
+        // Nobody was idle who waited to be let in.
+        found.active_ns = self.now;
         self.stir.streams.extend(found.streams.keys().map(|head| (rider, *head)));
         self.effects.push_back(Effect::Boarded { rider, index, on });
     }

@@ -69,6 +69,9 @@ pub struct Limits {
     pub allowance_percent: u64,
     /// Who asks for nothing for so long may not hold a snapshot open any longer.
     pub idle_ns: u64,
+    /// The same while somebody waits for a spin that there cannot be: as long as anybody may stand
+    /// still who holds memory that is short.
+    pub waited_ns: u64,
 }
 
 impl Limits {
@@ -82,6 +85,7 @@ impl Limits {
             allowance_ns: 20_000_000,
             allowance_percent: 2,
             idle_ns: 60_000_000_000,
+            waited_ns: 5_000_000_000,
         }
     }
 }

@@ -9,14 +9,16 @@ use crate::scan::Scan;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
+use holdfast_env::budget::Share;
 use holdfast_env::net::{BodyPart, Parts, Reply, Response};
-use holdfast_env::planted;
+use holdfast_env::{Budget, planted, sometimes};
 use holdfast_view::Position;
 use holdfast_view::items::Catalog;
-use holdfast_wire::slab::{Column, Fields, Needs, Range, Slab, Wanted, select};
+use holdfast_wire::slab::{Column, Fields, Needs, Range, SLAB_BYTES, Slab, Wanted, select};
 use holdfast_wire::view::Boarded;
+use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What a rider is sent.
 pub struct Wish {
@@ -32,6 +34,8 @@ pub(super) struct Rider {
     pub boards: Option<Reply>,
     /// By head.
     pub lines: Vec<Line<Reply, Arc<Kept>>>,
+    /// The head whose turn it is to be asked first.
+    turn: usize,
     /// Its ride has ended like this, at this time.
     pub over: Option<(Result<()>, u64)>,
 }
@@ -48,11 +52,32 @@ pub(super) struct Line<R, S> {
     asked: VecDeque<R>,
     slabs: VecDeque<S>,
     is_busy: bool,
+    under_way: Option<UnderWay>,
+    /// The core has no more slabs of this head for it: requests wait for the end of the ride.
+    is_through: bool,
+}
+
+/// A slab is under way to a rider: from when the core is asked for it until its answer was taken. One a
+/// rider is free, so that whoever reads gets on whatever others hold; each further one has a share
+/// of what may be held for clients.
+///
+/// Every request took a slab's worth of it, for as long as it waited, and there were sixteen a head: a
+/// hundred riders that read nothing took all, and who read waited until these were ended.
+#[derive(Debug)]
+struct UnderWay {
+    /// Given back when the slab was taken.
+    _share: Option<Share>,
 }
 
 impl<R, S> Line<R, S> {
     pub fn new() -> Line<R, S> {
-        Line { asked: VecDeque::new(), slabs: VecDeque::new(), is_busy: false }
+        Line {
+            asked: VecDeque::new(),
+            slabs: VecDeque::new(),
+            is_busy: false,
+            under_way: None,
+            is_through: false,
+        }
     }
 
     /// Requests that wait.
@@ -86,10 +111,41 @@ impl<R, S> Line<R, S> {
         }
     }
 
+    /// Whether the core is to be asked for a slab.
+    fn wants_one(&self) -> bool {
+        let rests = self.under_way.is_none() || planted!("ride.slabs-uncounted");
+        rests && !self.asked.is_empty() && !self.is_through
+    }
+
+    /// The core has nothing more of this head.
+    fn in_vain(&mut self) {
+        (self.under_way, self.is_through) = (None, true);
+    }
+
     /// Whether something is still to be sent.
     pub fn is_busy(&self) -> bool {
         self.is_busy || !self.slabs.is_empty()
     }
+}
+
+/// The head of which the core is to be asked for a slab, if there is one: it is under way from then on.
+/// Heads have turns. `spare` gives a share to who holds so many bytes already.
+fn next_pull<R, S>(
+    lines: &mut [Line<R, S>],
+    turn: &mut usize,
+    spare: impl FnOnce(u64) -> Option<Share>,
+) -> Option<usize> {
+    let mut turns = (*turn..lines.len()).chain(0..*turn);
+    let head = turns.find(|head| lines[*head].wants_one())?;
+    let under_way = lines.iter().filter(|line| line.under_way.is_some()).count() as u64;
+    let share = match under_way {
+        0 => None,
+        _ if planted!("ride.slabs-uncounted") => None,
+        _ => Some(spare(under_way * SLAB_BYTES.usual())?),
+    };
+    lines[head].under_way = Some(UnderWay { _share: share });
+    *turn = (head + 1) % lines.len();
+    Some(head)
 }
 
 pub(super) struct Sending {
@@ -112,12 +168,16 @@ impl Rides {
     /// Answers with what a rider wants of a slab; if that is nothing, its request waits on.
     pub(super) fn send_now(&self, sending: Sending) -> Vec<Job> {
         let Sending { rider, head, kept, wish, reply } = sending;
+        let taken = Taken { rides: self.own.clone(), rider, head };
         let reply = match kept.selected(&wish) {
             Ok(Some(slab)) => {
-                reply.send(answer_of(&slab));
+                reply.send(answer_of(&slab, Arc::new(taken)));
                 None
             }
-            Ok(None) => Some(reply),
+            Ok(None) => {
+                taken.disarm();
+                Some(reply)
+            }
             Err(e) => {
                 reply.send(Response::error(e));
                 None
@@ -128,12 +188,43 @@ impl Rides {
             let waits = reply.is_some();
             known.lines[head].looked_at(reply);
             jobs.extend(known.next_of(rider, head));
-            if waits && known.over.is_none() {
-                state.core.pull(now, rider, head);
+            if waits {
+                state.ask_again(now, rider, head, &self.budget);
             }
             state.tell_end(rider, jobs);
             None
         })
+    }
+
+    /// A rider's connection has given a slab to the kernel, or is gone.
+    fn taken(&self, rider: RiderId, head: usize) {
+        self.input(|state, now, _| {
+            state.riders.get_mut(&rider)?.lines[head].under_way = None;
+            state.go_on(now, rider, &self.budget);
+            None
+        });
+    }
+}
+
+/// Goes with the parts of an answer, and is dropped with the last of them.
+struct Taken {
+    rides: Weak<Rides>,
+    rider: RiderId,
+    head: usize,
+}
+
+impl Taken {
+    /// Nothing was sent.
+    fn disarm(mut self) {
+        self.rides = Weak::new();
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(rides) = self.rides.upgrade() {
+            rides.taken(self.rider, self.head);
+        }
     }
 }
 
@@ -168,7 +259,7 @@ impl Kept {
 impl Rider {
     pub fn new(wish: Arc<Wish>, heads: usize, boards: Reply) -> Rider {
         let lines = (0..heads).map(|_| Line::new()).collect();
-        Rider { wish, boards: Some(boards), lines, over: None }
+        Rider { wish, boards: Some(boards), lines, turn: 0, over: None }
     }
 
     /// A slab is there for it, of which it may want something. False where it wants nothing of it.
@@ -209,6 +300,34 @@ impl Rider {
 }
 
 impl State {
+    /// Asks the core for what a rider may have under way now.
+    pub(super) fn go_on(&mut self, now: u64, id: RiderId, budget: &Arc<Budget>) {
+        let spare = |held| {
+            let share = budget.take_spare(held, SLAB_BYTES.usual());
+            if share.is_none() {
+                sometimes!("a rider had one slab under way and no more");
+            }
+            share
+        };
+        while let Some(rider) = self.riders.get_mut(&id)
+            && let Some(head) = next_pull(&mut rider.lines, &mut rider.turn, spare)
+        {
+            if !self.core.pull(now, id, head) {
+                rider.lines[head].in_vain();
+            }
+        }
+    }
+
+    /// Nothing was wanted of a slab that was under way: the next one of the head is.
+    pub(super) fn ask_again(&mut self, now: u64, id: RiderId, head: usize, budget: &Arc<Budget>) {
+        let Some(rider) = self.riders.get_mut(&id) else { return };
+        if rider.over.is_none() && self.core.pull(now, id, head) {
+            return;
+        }
+        rider.lines[head].in_vain();
+        self.go_on(now, id, budget);
+    }
+
     pub(super) fn boarded(&mut self, now: u64, id: RiderId, on: Source, jobs: &mut Vec<Job>) {
         let (position, front) = match on {
             Source::Snapshot(spin) => (self.spins[&spin].position, &self.spins[&spin].front),
@@ -272,10 +391,10 @@ fn check_changes(wanted: &Wanted, horizon: Index) -> Result<()> {
 }
 
 /// Header in the meta, columns behind it, as they were encoded.
-fn answer_of(slab: &Slab) -> Response {
+fn answer_of(slab: &Slab, taken: Arc<dyn Any + Send + Sync>) -> Response {
     let part = |column: &Column| {
         let (bytes, at) = column.shared();
-        BodyPart::Shared(bytes, at)
+        BodyPart::Told(bytes, at, taken.clone())
     };
     let parts = slab.columns().iter().map(part).collect();
     Response::ok(slab.header_bytes(), Parts::Many(parts))
@@ -327,6 +446,83 @@ mod tests {
         assert_eq!(line.take(), Some((2, 'c')));
         line.looked_at(None);
         assert_eq!((line.take(), line.is_busy(), line.len()), (None, false, 2));
+    }
+
+    /// Beside a plain model: which heads have a slab under way, and who of them has a share.
+    #[test]
+    fn a_rider_has_one_slab_under_way_beyond_what_there_is_to_spare() {
+        use holdfast_env::{Rng, SeededRng};
+        const HEADS: usize = 3;
+        for seed in 0..200 {
+            let rng = SeededRng::new(seed);
+            let mut draw = |n: usize| (rng.next_u64() % n as u64) as usize;
+            let budget = Budget::new(0);
+            let full = budget.limit() / 4;
+            let mut taken = Some(budget.hold(full)).filter(|_| seed % 2 == 0);
+            let mut lines: Vec<Line<u32, char>> = (0..HEADS).map(|_| Line::new()).collect();
+            let (mut asked, mut under_way) = ([0u32; HEADS], [None::<bool>; HEADS]);
+            let mut turn = 0;
+            for step in 0..300 {
+                let head = draw(HEADS);
+                match draw(8) {
+                    0..3 => {
+                        lines[head].ask(step);
+                        asked[head] += 1;
+                    }
+                    3 => {
+                        let others = taken.is_none();
+                        taken = None;
+                        taken = others.then(|| budget.hold(full));
+                    }
+                    _ if under_way[head].is_some() => {
+                        // Its slab is sent, and taken.
+                        lines[head].push('s');
+                        assert!(lines[head].take().is_some());
+                        lines[head].looked_at(None);
+                        lines[head].under_way = None;
+                        (asked[head], under_way[head]) = (asked[head] - 1, None);
+                    }
+                    _ => {}
+                }
+                let spare = |held| budget.take_spare(held, SLAB_BYTES.usual());
+                while let Some(head) = next_pull(&mut lines, &mut turn, spare) {
+                    assert!(asked[head] > 0 && under_way[head].is_none(), "seed {seed}");
+                    let is_first = under_way.iter().all(Option::is_none);
+                    under_way[head] = Some(!is_first);
+                }
+                let is_full = taken.is_some();
+                let shares = under_way.iter().filter(|own| **own == Some(true)).count() as u64;
+                let others = if is_full { full } else { 0 };
+                assert_eq!(budget.used(), others + shares * SLAB_BYTES.usual(), "seed {seed}");
+                let free = under_way.iter().filter(|own| **own == Some(false)).count();
+                assert!(free <= 1, "seed {seed}");
+                for (asked, own) in asked.iter().zip(under_way) {
+                    let rests = *asked > 0 && own.is_none();
+                    let may_rest = is_full && under_way.iter().any(Option::is_some);
+                    assert!(!rests || may_rest, "seed {seed}: who asks gets on");
+                }
+            }
+            drop((lines, taken));
+            assert_eq!(budget.used(), 0, "seed {seed}");
+        }
+    }
+
+    /// Requests for a head that a rider is through with waited, each with a slab's worth of memory, for
+    /// the end of the ride.
+    #[test]
+    fn a_head_without_more_slabs_takes_nothing_and_leaves_the_turn_to_others() {
+        let budget = Budget::new(0);
+        let none = |_| None;
+        let mut lines: Vec<Line<u32, char>> = (0..2).map(|_| Line::new()).collect();
+        let mut turn = 0;
+        lines.iter_mut().for_each(|line| (0..16).for_each(|request| line.ask(request)));
+        assert_eq!(next_pull(&mut lines, &mut turn, none), Some(0));
+        assert_eq!(next_pull(&mut lines, &mut turn, none), None, "one, where nothing is to spare");
+        lines[0].in_vain();
+        assert_eq!(next_pull(&mut lines, &mut turn, none), Some(1));
+        let spare = |held| budget.take_spare(held, SLAB_BYTES.usual());
+        assert_eq!((next_pull(&mut lines, &mut turn, spare), budget.used()), (None, 0));
+        assert_eq!((lines[0].len(), lines[1].len()), (16, 16));
     }
 
     #[test]

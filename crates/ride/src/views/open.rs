@@ -116,7 +116,8 @@ impl Views {
                     }
                 };
                 let of = (name, &*topic, place.to_owned());
-                let rides = Rides::new(of, rows.clone(), range, self.heads, &self.node);
+                let rides =
+                    Rides::new(of, rows.clone(), range, self.heads, (&self.node, &self.budget));
                 rides.find_images()?;
                 begun.get_or_init(|| Arc::downgrade(&rides));
                 let sweeper = Sweeper::new(describe(name), rows.clone(), &self.node);

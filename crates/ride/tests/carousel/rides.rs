@@ -60,13 +60,15 @@ impl Schedule {
             slabs: [2, 6, 12][random.below(3) as usize],
         };
         let usual = Limits::usual();
+        let idle_ns = [100 * MS, 60_000 * MS][random.below(2) as usize];
         let limits = Limits {
             spins_max: 1 + random.below(2) as usize,
             dedicated_max: 1 + random.below(2) as usize,
             private_max: [1, 2, usual.private_max][random.below(3) as usize],
             allowance_ns: [0, 1, 20 * MS][random.below(3) as usize],
             allowance_percent: [0, 2, 50][random.below(3) as usize],
-            idle_ns: [100 * MS, 60_000 * MS][random.below(2) as usize],
+            idle_ns,
+            waited_ns: [10 * MS, 100 * MS, idle_ns][random.below(3) as usize],
             ..usual
         };
         let failures = [0, 60, 12][random.below(3) as usize];

@@ -108,6 +108,33 @@ fn who_comes_behind_lap_1_gets_a_spin_of_a_later_index_and_the_third_waits() {
     world.finish();
 }
 
+/// Riders that read nothing had both spins for a minute, and who came then waited for their end.
+#[test]
+fn of_those_that_ask_for_nothing_one_makes_way_for_who_waits_for_a_spin() {
+    let mut world = World::new(view(2), limits());
+    for (rider, index) in [(1, 1), (2, 2)] {
+        world.index = index;
+        world.join(rider, 0..1, NOW);
+        world.rest();
+        world.numbers(rider, world.view.slabs(index, 0).len() - 1);
+    }
+    world.pass(3_000 * MS);
+    world.index = 3;
+    world.join(3, 0..1, NOW);
+    world.rest();
+    world.pass(1_999 * MS);
+    assert_eq!((world.outcome(1), world.riders[&RiderId(3)].index), (&None, None));
+    world.pass(MS);
+    world.rest();
+    let Some(Err(error)) = world.outcome(1) else { panic!("it ended") };
+    assert!(error.message.starts_with("ride at index 1: nothing was asked for in 5 s"));
+    assert_eq!(world.riders[&RiderId(3)].index, Some(3));
+    // There is nobody else for whom there would have to be room.
+    world.pass(10_000 * MS);
+    assert_eq!(world.outcome(2), &None);
+    world.finish();
+}
+
 #[test]
 fn of_two_spins_that_serve_the_newer_one_is_joined() {
     let mut world = World::new(view(4), limits());

@@ -18,7 +18,7 @@ use damage::Damage;
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Kind, Result};
-use holdfast_env::HoldMutex;
+use holdfast_env::{Budget, HoldMutex};
 use holdfast_node::Node;
 use holdfast_ride::{ViewFace, Views};
 use holdfast_wire::slab::Hashed;
@@ -89,7 +89,9 @@ fn in_memory() -> msg::ViewName {
 
 impl Guest for Items {
     fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
-        let views = Views::new(node, Path::new("/data/views"), 0, 1 + node.id.0 % 2);
+        let heads = 1 + node.id.0 % 2;
+        let budget = Budget::new(0);
+        let views = Views::new(node, Path::new("/data/views"), (0, heads), &budget);
         views.open_all()?;
         self.horizons.node_begins(node);
         let (rounds, node) = (views.clone(), node.clone());

@@ -77,7 +77,7 @@ impl World {
         };
         let config = NodeConfig::new("/data").without_threads();
         let node = Node::open(machine, &config, None).unwrap();
-        let views = Views::new(&node, "/data/views".as_ref(), 0, heads);
+        let views = Views::new(&node, "/data/views".as_ref(), (0, heads), &Budget::new(0));
         views.open_all().unwrap();
         let native = Native::new(node.clone(), Budget::new(1 << 30), false);
         let native = Arc::new(native.with(ViewFace::new(views.clone())));

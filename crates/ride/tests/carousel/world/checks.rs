@@ -38,7 +38,7 @@ impl World {
             }
         } else if message.contains("nothing was asked for") {
             let idle = self.now - found.active_ns;
-            assert!(idle >= self.limits.idle_ns, "{rider} was idle for {idle} ns alone");
+            assert!(idle >= self.limits.waited_ns, "{rider} was idle for {idle} ns alone");
             assert!(found.asked.values().all(|asked| *asked == 0), "{rider} had asked");
         } else if message.contains("the view is at") {
             assert!(found.index.is_none(), "{rider} rode");
