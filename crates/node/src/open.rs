@@ -201,8 +201,6 @@ impl Node {
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
         let (identity, sender) = joining.join(identity, &stores, &namespace).map_err(doing)?;
-        cluster.number_as(sender.node, sender.incarnation);
-        namespace.number_as(sender.node, sender.incarnation);
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
         let (known, names) = (cluster.clone(), namespace.clone());
         let directory = Views { sender, cluster: known, namespace: names, cuts: cuts.clone() };
@@ -435,6 +433,8 @@ impl Joining<'_> {
             save()?;
         }
         self.catch_up(NAMESPACE_TOPIC, namespace)?;
+        self.cluster.number_as(sender.node, sender.incarnation);
+        namespace.number_as(sender.node, sender.incarnation);
         Ok((identity, sender))
     }
 
