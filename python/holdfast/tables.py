@@ -6,6 +6,7 @@ reads it by default. The types of CSV's columns are those of the front of the fi
 says by a ``pyarrow.Schema``.
 """
 
+import dataclasses
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -150,7 +151,7 @@ def splits_of(inputs, format, columns, split_bytes, secret=None):
         if types is not None:
             raise InvalidError("read Parquet: its files say the types of columns: give `columns` as names")
         splits = [s for path in inputs for s in row_groups(path, names, split_bytes, secret)]
-        numbered = [exchange.dataclasses.replace(split, number=n) for n, split in enumerate(splits)]
+        numbered = [dataclasses.replace(split, number=n) for n, split in enumerate(splits)]
         return numbered, Tables(format, names)
     splits, headers = [], {}
     for split in exchange.splits_of(inputs, _LINES, split_bytes, secret):
@@ -160,7 +161,7 @@ def splits_of(inputs, format, columns, split_bytes, secret=None):
             check_columns(split.path, names or (), header)
             if types is None:
                 types = typed(split.path, front, header)
-        splits.append(exchange.dataclasses.replace(split, detail=headers[split.path]))
+        splits.append(dataclasses.replace(split, detail=headers[split.path]))
     if types is not None and names is not None:
         types = pyarrow.schema([types.field(name) for name in names])
     return splits, Tables(format, names, types)
@@ -193,5 +194,5 @@ def row_groups(path, names, split_bytes, secret):
     first = 0
     for n in range(1, len(ends)):
         if n == len(sizes) or ends[n] - ends[first] >= split_bytes:
-            yield exchange.dataclasses.replace(whole, start=ends[first], end=ends[n], detail=(first, n))
+            yield dataclasses.replace(whole, start=ends[first], end=ends[n], detail=(first, n))
             first = n
