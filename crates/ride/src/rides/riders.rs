@@ -455,7 +455,7 @@ mod tests {
         const HEADS: usize = 3;
         for seed in 0..200 {
             let rng = SeededRng::new(seed);
-            let mut draw = |n: usize| (rng.next_u64() % n as u64) as usize;
+            let draw = |n: usize| (rng.next_u64() % n as u64) as usize;
             let budget = Budget::new(0);
             let full = budget.limit() / 4;
             let mut taken = Some(budget.hold(full)).filter(|_| seed % 2 == 0);
@@ -470,9 +470,10 @@ mod tests {
                         asked[head] += 1;
                     }
                     3 => {
-                        let others = taken.is_none();
-                        taken = None;
-                        taken = others.then(|| budget.hold(full));
+                        taken = match taken.take() {
+                            Some(_) => None,
+                            None => Some(budget.hold(full)),
+                        };
                     }
                     _ if under_way[head].is_some() => {
                         // Its slab is sent, and taken.
