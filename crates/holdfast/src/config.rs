@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Whole segments of the log go, of 64 MiB each: with fewer than two there is nothing to give up.
 const AUDIT_BYTES_MIN: u64 = 128 * MIB;
+/// Two slabs: with less a ride would hardly be shared.
+const VIEW_WINDOWS_MIN: u64 = MIB;
 
 /// What a setting means that says what is written down.
 fn trail(text: &str) -> Option<Trail> {
@@ -78,6 +80,9 @@ config! {
     s3_cache: String = r#""64M""#;
     /// Blocks of each disk view's rows that are kept in memory.
     view_cache: String = r#""64M""#;
+    /// The last slabs of its rides that each disk view keeps for riders that are behind; at least
+    /// 1M. Divided among its heads, 64M each at most.
+    view_windows: String = r#""256M""#;
     /// Where objects go and what an acknowledgement promises: `disk` (synced) or `disk:memory`
     /// (written, not synced).
     s3_class: String = r#""disk""#;
@@ -241,6 +246,24 @@ impl Config {
         parsed.map_err(|e| e.context(path.display()))
     }
 
+    fn check_memory(&self) -> Result<()> {
+        let least = holdfast_env::budget::BYTES_MIN;
+        if (1..least).contains(&bytes("clients_memory", &self.clients_memory)?) {
+            return Err(Error::invalid(format!(
+                "`clients_memory = \"{}\"`: the largest requests need {} or more; or \"0\"",
+                self.clients_memory,
+                holdfast_base::units::format_bytes(least)
+            )));
+        }
+        if bytes("view_windows", &self.view_windows)? < VIEW_WINDOWS_MIN {
+            return Err(Error::invalid(format!(
+                "`view_windows = \"{}\"`: a ride needs some slabs: set 1M or more",
+                self.view_windows
+            )));
+        }
+        Ok(())
+    }
+
     /// `Invalid`, naming key and value, for the first setting that no node can run with.
     pub fn check(&self) -> Result<()> {
         for (key, size) in [
@@ -254,6 +277,7 @@ impl Config {
             ("cache_memory", &self.cache_memory),
             ("s3_cache", &self.s3_cache),
             ("view_cache", &self.view_cache),
+            ("view_windows", &self.view_windows),
             ("s3_hot", &self.s3_hot),
             ("link", &self.link),
             ("rack_link", &self.rack_link),
@@ -262,14 +286,7 @@ impl Config {
         ] {
             bytes(key, size)?;
         }
-        let least = holdfast_env::budget::BYTES_MIN;
-        if (1..least).contains(&bytes("clients_memory", &self.clients_memory)?) {
-            return Err(Error::invalid(format!(
-                "`clients_memory = \"{}\"`: the largest requests need {} or more; or \"0\"",
-                self.clients_memory,
-                holdfast_base::units::format_bytes(least)
-            )));
-        }
+        self.check_memory()?;
         let named = [&self.tls_certificate, &self.tls_key, &self.tls_authorities];
         let names = named.iter().filter(|path| !path.as_os_str().is_empty()).count();
         if !matches!(names, 0 | 3) {
@@ -411,6 +428,11 @@ impl Config {
         bytes("view_cache", &self.view_cache).unwrap_or(0)
     }
 
+    /// Bytes of `view_windows`.
+    pub fn view_windows_bytes(&self) -> u64 {
+        bytes("view_windows", &self.view_windows).unwrap_or(VIEW_WINDOWS_MIN)
+    }
+
     /// Bytes of `s3_cache`.
     pub fn s3_cache_bytes(&self) -> u64 {
         bytes("s3_cache", &self.s3_cache).unwrap_or(0)
@@ -534,6 +556,7 @@ mod tests {
             ("prot = 1", "unknown field `prot`"),
             ("dram = \"lots\"", "`dram"),
             ("clients_memory = \"1M\"", "64"),
+            ("view_windows = \"1K\"", "set 1M or more"),
             ("client_bytes = \"much\"", "`client_bytes"),
             ("workers = 0", "1 to 256"),
             ("link = \"fast\"", "`link"),

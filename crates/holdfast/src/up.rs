@@ -21,7 +21,7 @@ use holdfast_env::{
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
 use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, Machine, Node, NodeConfig};
-use holdfast_ride::{ViewFace, Views};
+use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
 use holdfast_wire::view::ViewName;
@@ -85,8 +85,7 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     }
     tell_of_start(&node);
     let files = Arc::new(FileFace::new(node.clone(), region));
-    let of_rows = (config.view_cache_bytes(), heads());
-    let views = Views::new(&node, &data.join(VIEWS), of_rows, &budget);
+    let views = Views::new(&node, &data.join(VIEWS), settings_of_views(config), &budget);
     let audit = Audit::new(node.clone(), config.trail());
     let allowed = (config.client_allowance(places.native), config.anonymous_allowance());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
@@ -131,6 +130,11 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
 
 /// The directory of the views of items in a data directory.
 const VIEWS: &str = "views";
+
+fn settings_of_views(config: &Config) -> Settings {
+    let (cache_bytes, windows_bytes) = (config.view_cache_bytes(), config.view_windows_bytes());
+    Settings { cache_bytes, windows_bytes, heads: heads() }
+}
 
 /// Ranges of a view in which slabs are made side by side, where there are cores for it.
 fn heads() -> u32 {

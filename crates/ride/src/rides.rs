@@ -123,13 +123,14 @@ impl Rides {
         (view, topic, place): (&ViewName, &str, PathBuf),
         rows: Arc<dyn Rows>,
         range: Range,
-        heads: u32,
+        (heads, windows_bytes): (u32, u64),
         (node, budget): (&Arc<Node>, &Arc<Budget>),
     ) -> Arc<Rides> {
         let heads = range.divided(heads);
+        let limits = Limits::of(windows_bytes, heads.len() as u32);
         let spans = heads.iter().map(|head| Span { low: head.low(), high: head.high() }).collect();
         let state = State {
-            core: Carousel::new(Limits::usual(), spans),
+            core: Carousel::new(limits, spans),
             spins: BTreeMap::new(),
             scans: BTreeMap::new(),
             stopped: BTreeSet::new(),
@@ -166,6 +167,13 @@ impl Rides {
         let of_slabs = again.map(|again| &again.shown);
         let all = state.spins.values().chain(of_scans).chain(of_slabs);
         all.map(Arc::as_ptr).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Bytes of slabs that are kept: for riders that are behind, and until the image has them.
+    pub fn slabs_bytes(&self) -> u64 {
+        let state = self.state();
+        let bytes = |kept: &Arc<Kept>| kept.slab.as_ref().map_or(0, Slab::body_bytes) as u64;
+        state.slabs.values().map(bytes).sum()
     }
 
     /// Whether somebody rides here under this number.

@@ -43,13 +43,30 @@ const SESSION_IDLE_MS: u64 = 3_600_000;
 static REPLAYED_BYTES_MAX: Knob =
     Knob::new("views.replayed-bytes-max", 64 << 20, &[1, 1000, 10_000]);
 
+/// What each disk view may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Of its rows in memory.
+    pub cache_bytes: u64,
+    /// Of the last slabs of its heads, kept for riders that are behind.
+    pub windows_bytes: u64,
+    /// Ranges of which slabs are made side by side.
+    pub heads: u32,
+}
+
+impl Settings {
+    /// So many heads, no cache, and windows as large as they may be: for simulations.
+    pub fn of(heads: u32) -> Settings {
+        Settings { cache_bytes: 0, windows_bytes: u64::MAX, heads }
+    }
+}
+
 /// What one node keeps.
 pub struct Views {
     pub(crate) node: Arc<Node>,
     /// A directory for each view that is run.
     place: PathBuf,
-    cache_bytes: u64,
-    heads: u32,
+    settings: Settings,
     budget: Arc<Budget>,
     kept: Mutex<Kept>,
     /// Held while a topic or a view is opened or ended: one at a time.
@@ -238,20 +255,18 @@ pub fn log_topic(topic: &str) -> Result<String> {
 }
 
 impl Views {
-    /// Without a view yet: see [`Views::open_all`]. `place` is the directory for what they keep;
-    /// each disk view has `cache_bytes` of its rows in memory, and makes slabs in `heads` ranges
-    /// side by side. What is under way to riders counts in `budget`.
+    /// Without a view yet: see [`Views::open_all`]. `place` is the directory for what they keep. What is
+    /// under way to riders counts in `budget`.
     pub fn new(
         node: &Arc<Node>,
         place: &Path,
-        (cache_bytes, heads): (u64, u32),
+        settings: Settings,
         budget: &Arc<Budget>,
     ) -> Arc<Views> {
         Arc::new(Views {
             node: node.clone(),
             place: place.to_owned(),
-            cache_bytes,
-            heads,
+            settings,
             budget: budget.clone(),
             kept: Mutex::default(),
             opening: Mutex::default(),
@@ -567,6 +582,16 @@ impl Views {
             KeptView::Disk { rides, .. } if rides.has(ride) => Some(rides.clone()),
             _ => None,
         })
+    }
+
+    /// Bytes of slabs that rides over all disk views keep for riders that are behind.
+    pub fn slabs_bytes(&self) -> u64 {
+        let views: Vec<_> = self.kept().views.values().cloned().collect();
+        let of_one = |view: &Arc<RunView>| match &view.kept {
+            KeptView::Disk { rides, .. } => rides.slabs_bytes(),
+            KeptView::Memory { .. } | KeptView::Index { .. } => 0,
+        };
+        views.iter().map(of_one).sum()
     }
 
     /// Of each disk view, by its name, the moments of its rows that rides keep.

@@ -55,6 +55,10 @@ fn register_beats(registry: &mut Registry, views: &Views) {
     registry.register_with_unit("view_beat_last", help, Unit::Seconds, last);
     let help = "For how long nobody knows that a view has all that the log has";
     registry.register_with_unit("view_level_age", help, Unit::Seconds, level);
+    let slabs = Gauge::<i64>::default();
+    slabs.set(views.slabs_bytes() as i64);
+    let help = "Slabs that rides keep for riders that are behind (`view_windows`)";
+    registry.register_with_unit("view_windows", help, Unit::Bytes, slabs);
 }
 
 impl Role for ViewsRole {

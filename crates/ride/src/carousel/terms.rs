@@ -7,7 +7,10 @@ use holdfast_base::{Error, Result};
 use holdfast_env::trial::Knob;
 use std::fmt;
 
-/// The window of each head.
+/// Snapshots that riders share, at a time: one that turns, and the one before it for those that are not
+/// through yet.
+const SPINS_MAX: usize = 2;
+/// The window of each head, at most.
 pub static WINDOW_BYTES: Knob = Knob::new("ride.window-bytes", 64 * MIB, &[1, 300, 4096]);
 /// Private scans of snapshots at a time.
 pub const PRIVATE_MAX: usize = 4;
@@ -77,9 +80,16 @@ pub struct Limits {
 impl Limits {
     /// What a node uses.
     pub fn usual() -> Limits {
+        Limits::of(u64::MAX, 1)
+    }
+
+    /// Where all windows of so many heads together may have so many bytes.
+    pub fn of(windows_bytes: u64, heads: u32) -> Limits {
+        let shares = SPINS_MAX as u64 * u64::from(heads.max(1));
+        let window_bytes = WINDOW_BYTES.get().min(windows_bytes / shares).max(1);
         Limits {
-            window_bytes: WINDOW_BYTES.get(),
-            spins_max: 2,
+            window_bytes,
+            spins_max: SPINS_MAX,
             dedicated_max: 8,
             private_max: PRIVATE_MAX,
             allowance_ns: 20_000_000,

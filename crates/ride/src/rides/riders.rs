@@ -316,6 +316,11 @@ impl State {
                 rider.lines[head].in_vain();
             }
         }
+        // Riders with one slab under way each may wait for one another, each for a head whose window
+        // the other one fills, until one of them is moved: that is the core's clock to say.
+        if self.core.next_wake().is_some_and(|at| at <= now) {
+            self.core.tick(now);
+        }
     }
 
     /// Nothing was wanted of a slab that was under way: the next one of the head is.

@@ -116,8 +116,13 @@ impl Views {
                     }
                 };
                 let of = (name, &*topic, place.to_owned());
-                let rides =
-                    Rides::new(of, rows.clone(), range, self.heads, (&self.node, &self.budget));
+                let rides = Rides::new(
+                    of,
+                    rows.clone(),
+                    range,
+                    (self.settings.heads, self.settings.windows_bytes),
+                    (&self.node, &self.budget),
+                );
                 rides.find_images()?;
                 begun.get_or_init(|| Arc::downgrade(&rides));
                 let sweeper = Sweeper::new(describe(name), rows.clone(), &self.node);
@@ -158,7 +163,7 @@ impl Views {
     fn open_engine(&self, name: &ViewName, place: &Path) -> Result<Arc<dyn Rows>> {
         let what = format!("{ROWS} `{}`", describe(name));
         let engine = &self.node.machine.engine;
-        engine.open_rows(&place.join("rows"), &what, self.cache_bytes)
+        engine.open_rows(&place.join("rows"), &what, self.settings.cache_bytes)
     }
 
     fn open_rows(

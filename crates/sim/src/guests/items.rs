@@ -20,7 +20,7 @@ use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Kind, Result};
 use holdfast_env::{Budget, HoldMutex};
 use holdfast_node::Node;
-use holdfast_ride::{ViewFace, Views};
+use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_wire::slab::Hashed;
 use holdfast_wire::{self as wire, Call, view as msg};
 use horizons::Horizons;
@@ -91,7 +91,7 @@ impl Guest for Items {
     fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
         let heads = 1 + node.id.0 % 2;
         let budget = Budget::new(0);
-        let views = Views::new(node, Path::new("/data/views"), (0, heads), &budget);
+        let views = Views::new(node, Path::new("/data/views"), Settings::of(heads), &budget);
         views.open_all()?;
         self.horizons.node_begins(node);
         let (rounds, node) = (views.clone(), node.clone());

@@ -5,7 +5,7 @@ use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_env::net::{ConnectionId, Inline, NoPeers, Service, Who};
 use holdfast_env::{Budget, Clock, SeededRng};
 use holdfast_node::{Machine, Node, NodeConfig};
-use holdfast_ride::{ViewFace, Views};
+use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_server::Native;
 use holdfast_sim::SimDisk;
 use holdfast_wire::slab::{Hashed, Range, hash};
@@ -77,7 +77,7 @@ impl World {
         };
         let config = NodeConfig::new("/data").without_threads();
         let node = Node::open(machine, &config, None).unwrap();
-        let views = Views::new(&node, "/data/views".as_ref(), (0, heads), &Budget::new(0));
+        let views = Views::new(&node, "/data/views".as_ref(), Settings::of(heads), &Budget::new(0));
         views.open_all().unwrap();
         let native = Native::new(node.clone(), Budget::new(1 << 30), false);
         let native = Arc::new(native.with(ViewFace::new(views.clone())));

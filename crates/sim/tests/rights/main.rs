@@ -15,7 +15,7 @@ use holdfast_env::net::{ConnectionId, Inline, Named, NoPeers, Role, Service, Who
 use holdfast_env::{Budget, Clients, Clock, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_node::{Audit, Machine, Node, NodeConfig, Trail};
-use holdfast_ride::{ViewFace, Views};
+use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_server::Native;
 use holdfast_sim::SimDisk;
 use holdfast_wire::peer::{self, Sender};
@@ -72,7 +72,7 @@ impl World {
         let audit = Audit::new(node.clone(), trail);
         let native = Native::new(node.clone(), Budget::new(1 << 30), true).with_audit(audit);
         let native = native.with(Arc::new(FileFace::new(node.clone(), None)));
-        let views = Views::new(&node, "/data/views".as_ref(), (0, 1), &Budget::new(0));
+        let views = Views::new(&node, "/data/views".as_ref(), Settings::of(1), &Budget::new(0));
         let native = native.with(ViewFace::new(views.clone()));
         let two = Allowance { connections: 2, ..Allowance::default() };
         let native = native.with_limits_of(&Clients::new(two, Allowance::default()));
