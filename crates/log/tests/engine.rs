@@ -294,8 +294,8 @@ fn a_torn_tail_is_cut_kept_and_reported() {
 /// gone, and the log said that all was well.
 #[test]
 fn a_file_that_was_cut_within_a_sector_is_read_or_told() {
-    // Header and entry have 75 bytes of a sector, the rest is padding.
-    for (gone, left) in [(1, 3), (4000, 3), (4096 - 76, 3), (4096 - 70, 2), (4096, 2)] {
+    // Header and entry have 79 bytes of a sector, the rest is padding.
+    for (gone, left) in [(1, 3), (4000, 3), (4096 - 79, 3), (4096 - 78, 2), (4096, 2)] {
         let dir = Scratch::new("cut");
         let expected = filled(&dir.0, 3);
         let path = segment_path(&dir.0, T, 1);
