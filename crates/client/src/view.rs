@@ -129,10 +129,15 @@ impl ViewClient<'_> {
 
     /// The number of a collection.
     pub fn collection(&mut self, name: &str) -> Result<u16> {
-        let catalog = self.catalog()?;
-        let place = catalog.collections.iter().position(|one| one.name == name);
-        place.map(|place| place as u16 + 1).ok_or_else(|| {
-            let names: Vec<_> = catalog.collections.iter().map(|one| one.name.as_str()).collect();
+        self.collection_of(name).map(|(number, _)| number)
+    }
+
+    /// A collection by its name, and its number.
+    pub fn collection_of(&mut self, name: &str) -> Result<(u16, msg::Collection)> {
+        let mut collections = self.catalog()?.collections;
+        let place = collections.iter().position(|one| one.name == name);
+        place.map(|place| (place as u16 + 1, collections.swap_remove(place))).ok_or_else(|| {
+            let names: Vec<_> = collections.iter().map(|one| one.name.as_str()).collect();
             Error::not_found(format!(
                 "find collection `{}` of topic `{}`: it has {}",
                 name.escape_debug(),

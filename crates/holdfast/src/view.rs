@@ -10,7 +10,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::view::{Changes, ViewClient};
+use holdfast_client::view::Changes;
 use holdfast_command::output::Output;
 use holdfast_ride::describe;
 use holdfast_wire::slab::{Hashed, PARTITIONS_MAX};
@@ -467,13 +467,6 @@ pub fn print_item(
     )
 }
 
-/// A collection by its name, and its number.
-fn numbered(view: &mut ViewClient<'_>, name: &str) -> Result<(u16, Collection)> {
-    let number = view.collection(name)?;
-    let of = view.catalog()?.collections.into_iter().nth(number as usize - 1);
-    Ok((number, of.ok_or_else(|| Error::bug("the catalog lacks a collection that it has"))?))
-}
-
 fn get(
     client: &mut Client,
     (topic, collection): (&str, &str),
@@ -482,7 +475,7 @@ fn get(
     out: &mut Output,
 ) -> Result<()> {
     let mut view = client.view(topic);
-    let (collection, of) = numbered(&mut view, collection)?;
+    let (collection, of) = view.collection_of(collection)?;
     let asked = keys.iter().map(|key| Key { collection, key: key.as_bytes().to_vec() });
     let got = view.get(asked.collect(), at, reached)?;
     let mut missing = Vec::new();
@@ -511,7 +504,7 @@ fn scan(
     out: &mut Output,
 ) -> Result<()> {
     let mut view = client.view(topic);
-    let (collection, of) = numbered(&mut view, collection)?;
+    let (collection, of) = view.collection_of(collection)?;
     let mut scan = Scan {
         topic: topic.to_owned(),
         reached: Index(0),

@@ -15,3 +15,15 @@ pub mod world;
 
 pub use disk::{SimDisk, SimDiskOptions};
 pub use net::{Distance, Life, Listener, SimNet, Weather};
+
+/// Waits nest: a suspended round holds its frames while others run.
+pub const STACK_BYTES: usize = 256 << 20;
+
+/// Runs something on a thread of its own that has so much stack.
+pub fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, what);
+        thread.expect("a thread can be had").join().expect("the world does not panic")
+    })
+}

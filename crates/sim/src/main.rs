@@ -9,13 +9,12 @@ use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::{
     Report, SCHEDULES_FOR_ALL, SCHEDULES_FOR_BORDERS, SOMETIMES, SOMETIMES_SMALL, Schedule, run,
 };
+use holdfast_sim::{STACK_BYTES, on_a_deep_stack};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Waits nest: a suspended round holds its frames while others run.
-const STACK_BYTES: usize = 256 << 20;
 /// In so many schedules a limit has to be drawn small before one that was never crossed is a fault: some
 /// are only asked for where something rare has happened, so that few schedules draw them at all.
 const DRAWN_TO_BE_JUDGED: u64 = 5;
@@ -118,14 +117,6 @@ fn schedule(options: &Arguments, seed: u64, trace: bool) -> Schedule {
         faults_ns,
         ..schedule
     }
-}
-
-fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, what);
-        thread.expect("a thread can be had").join().expect("the world does not panic")
-    })
 }
 
 fn main() -> ExitCode {

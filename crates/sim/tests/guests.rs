@@ -1,6 +1,7 @@
 //! Faces beside files in the simulated world.
 
 use holdfast_sim::guests;
+use holdfast_sim::on_a_deep_stack;
 use holdfast_sim::world::{Report, Schedule, run};
 use std::collections::BTreeSet;
 
@@ -10,11 +11,7 @@ fn with_blobs(seed: u64) -> Report {
 
 fn with(guest: guests::Make, seed: u64) -> Report {
     let schedule = Schedule { guests: vec![guest], ..Schedule::new(seed) };
-    std::thread::scope(|scope| {
-        // Waits nest, so a schedule wants a deep stack.
-        let builder = std::thread::Builder::new().stack_size(256 << 20);
-        builder.spawn_scoped(scope, || run(&schedule)).unwrap().join().unwrap()
-    })
+    on_a_deep_stack(|| run(&schedule))
 }
 
 /// A writer was allocated a chunk and heard of it seconds later. Whoever led had fenced the chunk

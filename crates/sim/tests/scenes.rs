@@ -10,6 +10,7 @@ use holdfast_env::trial::Trial;
 use holdfast_env::{Disk, Secret, SeededRng};
 use holdfast_node::Node;
 use holdfast_sim::SimDisk;
+use holdfast_sim::on_a_deep_stack;
 use holdfast_sim::world::cell::{End, SECOND, address};
 use holdfast_sim::world::scene::{Scene, Version};
 use holdfast_wire::admin::Away;
@@ -19,12 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
-
-/// Waits nest, so a scene wants a deep stack.
-fn on_a_deep_stack(story: impl FnOnce() + Send + 'static) {
-    let builder = std::thread::Builder::new().stack_size(256 << 20);
-    builder.spawn(story).unwrap().join().unwrap();
-}
 
 fn version(seed: u64) -> Version {
     Version { seed, bytes: 2000 + seed as u32 }

@@ -1,15 +1,12 @@
 //! Whole clusters over a log that promises no more than every engine does.
 
+use holdfast_sim::on_a_deep_stack;
 use holdfast_sim::world::{Report, Schedule, run};
 use std::collections::BTreeSet;
 
 fn unruly(seed: u64) -> Report {
     let schedule = Schedule { unruly: true, ..Schedule::new(seed) };
-    std::thread::scope(|scope| {
-        // Waits nest, so a schedule wants a deep stack.
-        let builder = std::thread::Builder::new().stack_size(256 << 20);
-        builder.spawn_scoped(scope, || run(&schedule)).unwrap().join().unwrap()
-    })
+    on_a_deep_stack(|| run(&schedule))
 }
 
 /// What a node commanded itself was done again where the log delivered it again: a token that had been

@@ -1,16 +1,13 @@
 //! Whole clusters in one thread. `make sim` runs many more schedules, longer ones and faster.
 
+use holdfast_sim::on_a_deep_stack;
 use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::faults::Fault;
 use holdfast_sim::world::{Report, Schedule, run};
 use std::ops::RangeInclusive;
 
-/// Waits nest, so a schedule wants a deep stack.
-fn on_a_deep_stack(schedule: Schedule) -> Report {
-    std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().stack_size(256 << 20);
-        builder.spawn_scoped(scope, || run(&schedule)).unwrap().join().unwrap()
-    })
+fn ran(schedule: Schedule) -> Report {
+    on_a_deep_stack(|| run(&schedule))
 }
 
 fn short(seed: u64) -> Schedule {
@@ -19,7 +16,7 @@ fn short(seed: u64) -> Schedule {
 
 #[test]
 fn the_same_seed_gives_the_same_events_byte_for_byte() {
-    let traced = |seed| on_a_deep_stack(Schedule { trace: true, ..short(seed) });
+    let traced = |seed| ran(Schedule { trace: true, ..short(seed) });
     let (one, two) = (traced(1), traced(1));
     assert_eq!(one.violations, Vec::<String>::new());
     assert!(one.faults > 0 && one.operations > 50, "{} {}", one.faults, one.operations);
@@ -34,7 +31,7 @@ fn the_same_seed_gives_the_same_events_byte_for_byte() {
 /// the last replica is never dropped, and repair tried to copy it for ever.
 #[test]
 fn a_chunk_that_was_sealed_empty_needs_no_copies() {
-    let report = on_a_deep_stack(Schedule::new(3));
+    let report = ran(Schedule::new(3));
     assert_eq!(report.violations, Vec::<String>::new());
 }
 
@@ -45,11 +42,11 @@ fn a_chunk_that_was_sealed_empty_needs_no_copies() {
 fn what_is_to_be_removed_is_not_taken_for_a_copy() {
     let guests = Vec::new();
     let schedule = Schedule { usual_limits: true, guests, far: false, ..Schedule::new(184) };
-    assert_eq!(on_a_deep_stack(schedule).violations, Vec::<String>::new());
+    assert_eq!(ran(schedule).violations, Vec::<String>::new());
 }
 
 fn faulty(seed: u64, faults: &[Fault]) -> Report {
-    on_a_deep_stack(Schedule { faults: faults.to_vec(), ..Schedule::new(seed) })
+    ran(Schedule { faults: faults.to_vec(), ..Schedule::new(seed) })
 }
 
 fn held(report: &Report) -> bool {
@@ -88,7 +85,7 @@ fn deliberate_bugs_are_caught() {
         let found = seeds.find_map(|seed| {
             let sites_off = sites.iter().map(|site| site.to_string()).collect();
             let planted = bugs.iter().map(|bug| bug.to_string()).collect();
-            let report = on_a_deep_stack(Schedule { sites_off, planted, ..Schedule::new(seed) });
+            let report = ran(Schedule { sites_off, planted, ..Schedule::new(seed) });
             report.violations.into_iter().next()
         });
         let found = found.unwrap_or_else(|| panic!("`{name}` was not caught"));
@@ -100,7 +97,7 @@ fn deliberate_bugs_are_caught() {
 fn a_calendar_that_jumps_changes_nothing() {
     let story = |seed, faults: &[Fault]| {
         let faults = faults.to_vec();
-        let report = on_a_deep_stack(Schedule { faults, trace: true, ..short(seed) });
+        let report = ran(Schedule { faults, trace: true, ..short(seed) });
         assert!(held(&report));
         let events = report.trace.into_iter().filter(|line| !line.contains("fault ClockJump"));
         (report.faults, events.collect::<Vec<_>>())
@@ -151,7 +148,7 @@ fn disks_that_fill_while_repair_runs_delay_it_and_lose_nothing() {
 /// as long as that explains. `holdfast-sim --repair` runs more of these.
 #[test]
 fn repair_goes_on_with_slow_nodes_and_at_rates_at_which_a_copy_takes_seconds() {
-    let report = on_a_deep_stack(Schedule::repair(1));
+    let report = ran(Schedule::repair(1));
     assert!(held(&report) && report.faults > 3);
     assert!(report.seen.contains_key("repair went on"), "{:?}", report.seen);
 }

@@ -468,19 +468,11 @@ impl<V: View> Fold<V> {
             let flight = shared.depart();
             let nobodys = session.0 == 0 && kind != EntryKind::EndSession;
             let numbered = flight.filter(|_| nobodys).and_then(|flight| shared.numbered(flight));
-            let envelope = match numbered {
-                Some((node, number, below)) => Envelope {
-                    kind,
-                    epoch,
-                    session,
-                    author: Some(node),
-                    sequence: Sequence(number),
-                    acknowledged_below: Sequence(below),
-                },
-                None => {
-                    Envelope { kind, epoch, session, author: None, sequence, acknowledged_below }
-                }
+            let (author, sequence, acknowledged_below) = match numbered {
+                Some((node, number, below)) => (Some(node), Sequence(number), Sequence(below)),
+                None => (None, sequence, acknowledged_below),
             };
+            let envelope = Envelope { kind, epoch, session, author, sequence, acknowledged_below };
             let entry = envelope.encode(&command);
             // A thread of the fold's own reads it from the log.
             let kept = if shared.feed.is_some() { Vec::new() } else { entry.clone() };

@@ -331,7 +331,7 @@ impl<V: View> Shared<V> {
     pub(super) fn numbered(&self, flight: u64) -> Option<(NodeId, u64, u64)> {
         let waiting = self.waiting();
         let below = waiting.flights.first_key_value().map_or(flight, |(first, _)| *first);
-        Some((waiting.author?, flight, below.min(flight)))
+        Some((waiting.author?, flight, below))
     }
 
     /// The append failed.
