@@ -76,6 +76,9 @@ events! {
     RequestFailed = "request.failed", WARN,
         "S3 answered a request with 500: bytes that it needs are damaged, or Holdfast broke a promise to itself.",
         "Ask `holdfast doctor`, which names what is damaged; if nothing is, report it, with the request's number.";
+    LogClientReplaced = "log.client-replaced", WARN,
+        "Appends to the log's brokers failed, and the client library that sends them was replaced. What was under way was answered as unknown, and is asked again by whoever asked.",
+        "Nothing, if brokers were away. Else read the sentence, and `log doctor`.";
     Finding = "node.finding", WARN,
         "Something that `holdfast doctor` lists from now on.",
         "Ask `holdfast doctor`.";

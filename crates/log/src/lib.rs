@@ -5,6 +5,7 @@
 
 mod core;
 mod driver;
+pub mod feed;
 mod format;
 mod history;
 mod recover;
@@ -15,18 +16,25 @@ mod segment;
 mod topic;
 
 pub use driver::{Drive, EmbeddedLog, LogOptions};
+pub use feed::MIRROR_BYTES_MAX;
 pub use history::missing;
 pub use recover::{CutTail, PassedOver};
-pub use remote::{
-    GOES_ON, LogHost, MIRROR_BYTES_MAX, RemoteLog, TRIMMED, TRIMMED_ENTRIES, describe,
-};
+pub use remote::{LogHost, RemoteLog, describe};
 pub use reserve::Needed;
 pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;
 pub use topic::{TOPIC_BYTES_MAX, check_topic};
 
 use holdfast_base::ids::Index;
-use holdfast_base::{Indices, Result};
+use holdfast_base::{Error, Indices, Result};
+use std::sync::Arc;
+
+/// Says of a topic that ended here that a new start mends it.
+pub const TRIMMED: &str = "was trimmed";
+/// Said of a read below the first entry that there is.
+pub const TRIMMED_ENTRIES: &str = "were trimmed";
+/// Says of a topic that it goes on without a start, see [`Log::recovers`].
+pub const GOES_ON: &str = "this node goes on by itself then";
 
 /// Called exactly once, on whatever thread finished the work, with no lock held. It must not wait
 /// for the log (`sync`, `snapshot_now`) nor panic: it may be running on the thread that does the
@@ -107,9 +115,37 @@ pub trait Log: Send + Sync + 'static {
     /// Gives up the entries below `before`, which must be durable; whole segments are deleted.
     fn trim(&self, topic: &str, before: Index) -> Result<()>;
 
-    /// How far the topic reaches. `NotFound` if there is none.
+    /// How far the topic reaches, as it is known here; does not wait for somebody else. `NotFound` if
+    /// there is none, `Retry` where it is not known yet.
     fn info(&self, topic: &str) -> Result<Info>;
+
+    /// How far the topic reaches by now, as whoever keeps it says.
+    fn ask(&self, topic: &str, done: Done<Info>) {
+        done(self.info(topic));
+    }
 
     /// The names of all topics, sorted; damaged ones too.
     fn topics(&self) -> Vec<String>;
+}
+
+/// A log that is no node's: each has it from whoever keeps it.
+pub trait SharedLog: Log {
+    /// Which log it is: every entry says so.
+    fn id(&self) -> u64;
+
+    /// The same log for another reader, wherever it is: what one has not read yet keeps no room from the
+    /// others, and one that looks far back takes nothing from them.
+    fn another_reader(&self) -> Arc<dyn SharedLog>;
+
+    /// As [`Log::read`], of anything at any place, and of nobody's mirror; waits for whoever keeps the log.
+    fn fetch(
+        &self,
+        topic: &str,
+        from: Index,
+        entries_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<(Index, Vec<u8>)>>;
+
+    /// Why a topic gets no entries at the moment, or takes none, if it does not.
+    fn trouble(&self, topic: &str) -> Option<Error>;
 }

@@ -3,14 +3,14 @@
 //! everything else happens in callbacks of [`Peers`]. Loses nothing by itself: what the mirror
 //! lacks it fetches, from the place where the reader is.
 
-mod feed;
+mod following;
 mod host;
-mod mirror;
 
 pub use host::{LogHost, describe};
 
+use crate::feed::{ARRIVAL_MS, Calls, unknown};
 use crate::{Done, Info, Log, Mode, Scope, check_topic};
-use feed::{Calls, Feed};
+use following::Following;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
@@ -19,8 +19,6 @@ use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::{log as msg, peer_log as wire};
-pub use mirror::MIRROR_BYTES_MAX;
-use mirror::{Mirror, Page};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -29,18 +27,8 @@ const APPEND_MS: u32 = 10_000;
 /// a new attempt at once: it is the end of an idle poll, as a rule.
 const PAUSE_MS: u64 = 10;
 const PAUSE_MS_MAX: u64 = 1_000;
-/// An append that the host has acknowledged, and whose entry does not arrive while nothing else
-/// does either, is answered as unknown after one to two times this.
-const ARRIVAL_MS: u64 = 5_000;
 /// Between two attempts to find the log again that was read here.
 const DOUBT_MS: u64 = 1_000;
-/// Says of a topic that ended here that a new start mends it.
-pub const TRIMMED: &str = "was trimmed";
-/// Said of a read below the first entry that there is.
-pub const TRIMMED_ENTRIES: &str = "were trimmed";
-/// Says of a topic that it goes on without a start, see [`Log::recovers`].
-pub const GOES_ON: &str = "this node goes on by itself then";
-
 /// A log hosted by another node, for one reader a topic.
 pub struct RemoteLog {
     inner: Arc<Inner>,
@@ -64,16 +52,15 @@ struct Inner {
 struct State {
     host: String,
     sender: Sender,
-    topics: BTreeMap<Key, Feed>,
+    topics: BTreeMap<Key, Following>,
     readers: u32,
     closed: bool,
 }
 
-fn unknown(topic: &str) -> Error {
-    Error::retry(format!(
-        "append to topic `{topic}`: the log's host is out of reach: whether the entry was kept is \
-         unknown, ask again"
-    ))
+impl State {
+    fn topic(&mut self, key: &Key) -> &mut Following {
+        self.topics.entry(key.clone()).or_insert_with(|| Following::new(&key.topic))
+    }
 }
 
 impl RemoteLog {
@@ -112,10 +99,10 @@ impl RemoteLog {
                 return;
             }
             state.host = host.to_owned();
-            for feed in state.topics.values_mut() {
-                feed.interrupt();
-                feed.compare_anew();
-                feed.failures = 0;
+            for here in state.topics.values_mut() {
+                here.interrupt();
+                here.compare_anew();
+                here.failures = 0;
             }
             state.topics.keys().cloned().collect()
         };
@@ -130,8 +117,8 @@ impl RemoteLog {
     /// Why a topic gets no entries at the moment, if it does not.
     pub fn trouble(&self, topic: &str) -> Option<Error> {
         let state = self.inner.lock();
-        let feed = state.topics.get(&self.key(topic))?;
-        feed.refused().or(feed.trouble.as_ref()).cloned()
+        let topic = state.topics.get(&self.key(topic))?;
+        topic.feed.refused().or(topic.trouble.as_ref()).cloned()
     }
 }
 
@@ -144,17 +131,17 @@ impl Inner {
     fn go_on(self: &Arc<Self>, key: &Key) {
         let mut state = self.lock();
         let State { host, sender, topics, closed, .. } = &mut *state;
-        let Some(feed) = topics.get_mut(key).filter(|_| !*closed) else { return };
-        if feed.busy || feed.ended.is_some() {
+        let Some(here) = topics.get_mut(key).filter(|_| !*closed) else { return };
+        if here.busy || here.feed.has_ended() {
             return;
         }
         // Who has no number yet has nothing to compare.
-        feed.proven |= sender.node.0 == 0;
-        let Some((opcode, meta, deadline_ms)) = feed.question(key, *sender) else { return };
+        here.proven |= sender.node.0 == 0;
+        let Some((opcode, meta, deadline_ms)) = here.question(key, *sender) else { return };
         let key = key.clone();
-        feed.busy = true;
-        feed.round += 1;
-        let (host, round, weak) = (host.clone(), feed.round, Arc::downgrade(self));
+        here.busy = true;
+        here.round += 1;
+        let (host, round, weak) = (host.clone(), here.round, Arc::downgrade(self));
         drop(state);
         let request = PeerRequest { opcode, meta, body: None, deadline_ms };
         let done = move |answer: Result<PeerReply>| {
@@ -170,40 +157,35 @@ impl Inner {
         let mut pause_ms = 0;
         {
             let mut state = self.lock();
-            let Some(feed) = state.topics.get_mut(key).filter(|feed| feed.round == round) else {
+            let Some(topic) = state.topics.get_mut(key).filter(|topic| topic.round == round) else {
                 return;
             };
-            feed.busy = false;
+            topic.busy = false;
             let taken = match opcode {
-                wire::OP_PEER_LOG_READ => answer.and_then(|reply| feed.push(&reply)),
-                wire::OP_PEER_LOG_COMPARE => feed.prove(&key.topic, answer.map(|_| ()), &mut calls),
-                _ => answer
-                    .and_then(|reply| decode(&reply.meta))
-                    .map(|info| feed.compare(&key.topic, info, &mut calls)),
+                wire::OP_PEER_LOG_READ => answer.and_then(|reply| topic.push(&reply)),
+                wire::OP_PEER_LOG_COMPARE => topic.prove(answer.map(|_| ())),
+                _ => answer.and_then(|reply| decode(&reply.meta)).map(|info| topic.compare(info)),
             };
-            if taken.is_ok() {
-                feed.arrived(&mut calls);
-            }
-            feed.trouble = taken.err();
-            if let Some(e) = feed.trouble.take_if(|e| e.kind == Kind::Fenced) {
+            topic.trouble = taken.map(|called| calls = called).err();
+            if let Some(e) = topic.trouble.take_if(|e| e.kind == Kind::Fenced) {
                 // Another process is this node by now. The entry that says so will not be given
                 // to this one, so it must not wait for it.
-                feed.end(&key.topic, e, &mut calls);
-            } else if feed.trouble.is_some() {
-                feed.failures += 1;
-                feed.compare_anew();
-                if feed.failures > 1 {
-                    feed.give_up_arriving(&key.topic, &mut calls);
-                    let pause = (PAUSE_MS << (feed.failures - 2).min(16)).min(PAUSE_MS_MAX);
+                calls.extend(topic.end(e));
+            } else if topic.trouble.is_some() {
+                topic.failures += 1;
+                topic.compare_anew();
+                if topic.failures > 1 {
+                    calls.extend(topic.feed.give_up_arriving());
+                    let pause = (PAUSE_MS << (topic.failures - 2).min(16)).min(PAUSE_MS_MAX);
                     // A host that knows its log to be another one says so to each read, and
                     // answers all that comes before one.
-                    let refuses = feed.trouble.as_ref().is_some_and(|e| e.kind == Kind::Corrupt);
+                    let refuses = topic.trouble.as_ref().is_some_and(|e| e.kind == Kind::Corrupt);
                     pause_ms = if refuses { DOUBT_MS } else { pause };
-                    feed.busy = true;
+                    topic.busy = true;
                 }
-            } else if feed.doubt.is_some() && opcode == wire::OP_PEER_LOG_COMPARE {
-                feed.compare_anew();
-                feed.busy = true;
+            } else if topic.feed.is_in_doubt() && opcode == wire::OP_PEER_LOG_COMPARE {
+                topic.compare_anew();
+                topic.busy = true;
                 pause_ms = DOUBT_MS;
             }
         }
@@ -219,31 +201,20 @@ impl Inner {
 
     /// The host has the entries.
     fn appended(self: &Arc<Self>, key: &Key, indices: Indices, done: Done<Indices>) {
-        let last = indices.last();
-        let mut watch = false;
-        let now = {
+        let (calls, watch) = {
             let mut state = self.lock();
-            let closed = state.closed;
-            let feed = state.topics.entry(key.clone()).or_default();
-            if closed || feed.refused().is_some() {
-                Some((done, Err(unknown(&key.topic))))
-            } else {
-                if feed.mirror.is_none() {
-                    feed.want(indices.first());
-                }
-                if last < feed.next() {
-                    Some((done, Ok(indices)))
-                } else {
-                    feed.arriving.insert(last, (indices, done));
-                    watch = !std::mem::replace(&mut feed.watched, true);
-                    None
-                }
+            if state.closed {
+                drop(state);
+                return done(Err(unknown(&key.topic)));
             }
+            let topic = state.topic(key);
+            if !topic.feed.is_wanted() {
+                topic.want(indices.first());
+            }
+            topic.feed.appended(indices, done)
         };
-        match now {
-            Some((done, result)) => done(result),
-            None => self.go_on(key),
-        }
+        self.go_on(key);
+        calls.into_iter().for_each(|call| call());
         if watch {
             self.watch(key, Index(0));
         }
@@ -254,16 +225,10 @@ impl Inner {
         let (weak, key) = (Arc::downgrade(self), key.clone());
         let then = move || {
             let Some(inner) = weak.upgrade() else { return };
-            let mut calls = Calls::new();
-            let next = {
+            let (calls, next) = {
                 let mut state = inner.lock();
-                let Some(feed) = state.topics.get_mut(&key) else { return };
-                let next = feed.next();
-                if next == reached {
-                    feed.give_up_arriving(&key.topic, &mut calls);
-                }
-                feed.watched = !feed.arriving.is_empty();
-                feed.watched.then_some(next)
+                let Some(topic) = state.topics.get_mut(&key) else { return };
+                topic.feed.look_after(reached)
             };
             calls.into_iter().for_each(|call| call());
             if let Some(next) = next {
@@ -279,10 +244,10 @@ fn resume(weak: &Weak<Inner>, key: &Key, round: u64) {
     let Some(inner) = weak.upgrade() else { return };
     {
         let mut state = inner.lock();
-        let Some(feed) = state.topics.get_mut(key).filter(|feed| feed.round == round) else {
+        let Some(here) = state.topics.get_mut(key).filter(|here| here.round == round) else {
             return;
         };
-        feed.busy = false;
+        here.busy = false;
     }
     inner.go_on(key);
 }
@@ -308,8 +273,8 @@ impl Log for RemoteLog {
         }
         let (host, sender, refused) = {
             let state = self.inner.lock();
-            let refused =
-                state.topics.get(&self.key(topic)).and_then(|feed| feed.refused().cloned());
+            let topic = state.topics.get(&self.key(topic));
+            let refused = topic.and_then(|topic| topic.feed.refused().cloned());
             (state.host.clone(), state.sender, refused)
         };
         if let Some(e) = refused {
@@ -348,55 +313,40 @@ impl Log for RemoteLog {
         bytes_max: usize,
         _: Scope,
     ) -> Result<Vec<(Index, Vec<u8>)>> {
+        let key = self.key(topic);
         let page = {
             let mut state = self.inner.lock();
-            let feed = state.topics.entry(self.key(topic)).or_default();
-            if let Some(e) = feed.refused() {
-                return Err(e.clone());
+            let topic = state.topic(&key);
+            if topic.feed.refused().is_none() {
+                topic.want(from);
             }
-            feed.want(from);
-            let page = |mirror: &mut Mirror| mirror.page(from, entries_max, bytes_max);
-            feed.mirror.as_mut().map_or(Page::Later, page)
+            topic.feed.page(from, entries_max, bytes_max)
         };
         // What was read may have made room.
-        self.inner.go_on(&self.key(topic));
-        match page {
-            Page::Entries(entries) => Ok(entries),
-            Page::Later | Page::Before => Ok(Vec::new()),
-        }
+        self.inner.go_on(&key);
+        page
     }
 
     /// An error means that the host has another log than the one that was read here, or that this
     /// log was dropped. A host out of reach is none: it is asked again until it answers.
     fn tail(&self, topic: &str, from: Index, wake: Done<()>) {
-        let now = {
+        let key = self.key(topic);
+        let calls = {
             let mut state = self.inner.lock();
-            let feed = state.topics.entry(self.key(topic)).or_default();
-            match feed.refused() {
-                Some(e) => Err(e.clone()),
-                None if feed.holds(from) => Ok(()),
-                None => {
-                    feed.want(from);
-                    feed.tails.push((from, wake));
-                    drop(state);
-                    return self.inner.go_on(&self.key(topic));
-                }
+            let topic = state.topic(&key);
+            if topic.feed.refused().is_none() {
+                topic.want(from);
             }
+            topic.feed.tail(from, wake)
         };
-        wake(now);
+        self.inner.go_on(&key);
+        calls.into_iter().for_each(|call| call());
     }
 
     fn recovers(&self, topic: &str, wake: Done<()>) {
-        let mut state = self.inner.lock();
-        let feed = state.topics.entry(self.key(topic)).or_default();
-        match &feed.ended {
-            None if feed.doubt.is_some() => feed.recovers.push(wake),
-            ended => {
-                let now = ended.clone().map_or(Ok(()), Err);
-                drop(state);
-                wake(now);
-            }
-        }
+        let key = self.key(topic);
+        let calls = self.inner.lock().topic(&key).feed.recovers(wake);
+        calls.into_iter().for_each(|call| call());
     }
 
     /// Nothing: what was acknowledged or read here is durable at the host.
@@ -424,8 +374,9 @@ impl Log for RemoteLog {
     /// What the host said last, and what has arrived since; `Retry` before it has said anything.
     fn info(&self, topic: &str) -> Result<Info> {
         let state = self.inner.lock();
-        let feed = state.topics.get(&self.key(topic));
-        let Some((feed, info)) = feed.and_then(|feed| Some((feed, feed.info.as_ref()?))) else {
+        let topic_here = state.topics.get(&self.key(topic));
+        let Some((here, info)) = topic_here.and_then(|here| Some((here, here.info.as_ref()?)))
+        else {
             return Err(Error::retry(format!(
                 "describe topic `{topic}`: the log's host `{}` has not answered yet: ask again",
                 state.host
@@ -433,8 +384,8 @@ impl Log for RemoteLog {
         };
         Ok(Info {
             first: info.first,
-            next: info.next.max(feed.end_seen()),
-            durable: info.durable.max(feed.end_seen()),
+            next: info.next.max(here.feed.end_seen()),
+            durable: info.durable.max(here.feed.end_seen()),
             bytes: info.bytes,
             segments: info.segments as usize,
         })
@@ -455,10 +406,10 @@ impl Drop for RemoteLog {
             let mut state = self.inner.lock();
             let all = self.reader == 0;
             state.closed |= all;
-            for (Key { topic, reader }, feed) in &mut state.topics {
+            for (Key { topic, reader }, following) in &mut state.topics {
                 if all || *reader == self.reader {
                     let e = Error::retry(format!("tail topic `{topic}`: the log was closed"));
-                    feed.end(topic, e, &mut calls);
+                    calls.extend(following.end(e));
                 }
             }
             state.topics.retain(|key, _| all || key.reader != self.reader);

@@ -3,6 +3,7 @@
 //! seed is a one-line test.
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 pub mod disk;
 pub mod fuzz;
 pub mod guests;

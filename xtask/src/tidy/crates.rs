@@ -12,6 +12,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["holdfast-wire"],
     &["holdfast-client", "holdfast-cache-client"],
     &["holdfast-log"],
+    &["holdfast-kafka"],
     &["holdfast-view"],
     &["holdfast-chunk"],
     &["holdfast-recovery"],
@@ -28,7 +29,8 @@ pub const LAYERS: &[&[&str]] = &[
 ];
 
 /// For developing: they may use all, and all may use them for their tests, but never otherwise.
-const TOOLS: &[&str] = &["holdfast-counter", "holdfast-sim", "holdfast-hotpaths", "xtask"];
+const TOOLS: &[&str] =
+    &["holdfast-counter", "holdfast-sim", "holdfast-brokers", "holdfast-hotpaths", "xtask"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {

@@ -1,0 +1,92 @@
+//! Which log it is that brokers keep under a prefix: a number in the first record of a topic of its own,
+//! which is never trimmed. What is written first counts, so all who begin a log at once agree.
+
+use crate::broker::{Broker, Place};
+use crate::client::Clients;
+use crate::writer::Writer;
+use holdfast_base::{Error, Result};
+use std::sync::mpsc::channel;
+
+/// What a process knows of the log that it opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It is this one.
+    This(u64),
+    /// It is whichever is there, or begins with this number (not 0).
+    Any(u64),
+}
+
+/// No topic of the log has a name like this: a byte in hexadecimal follows each `_`.
+fn name_of(prefix: &str) -> String {
+    format!("{prefix}._log")
+}
+
+fn text_of(log: u64) -> String {
+    format!("Holdfast log {log:016x}\n")
+}
+
+fn log_of(text: &[u8]) -> Option<u64> {
+    let digits =
+        std::str::from_utf8(text).ok()?.strip_prefix("Holdfast log ")?.strip_suffix('\n')?;
+    u64::from_str_radix(digits, 16).ok().filter(|log| *log != 0 && text_of(*log).as_bytes() == text)
+}
+
+/// The number of the log under the clients' prefix.
+pub fn find(clients: &Clients, expected: Expected) -> Result<u64> {
+    let (prefix, brokers) = (&clients.options.prefix, &clients.options.brokers);
+    // A record here is of no log yet.
+    let broker = Broker::new(clients.clone(), 0)?;
+    let name = name_of(prefix);
+    let place = Place { topic: name.clone(), name: name.clone(), base: 0 };
+    let there = broker.is_there(&name)?;
+    let first = |broker: &Broker| -> Result<Option<u64>> {
+        let (low, _) = broker.ends_of(&name)?;
+        let found = broker.records(&place, low, |text| log_of(text).is_some())?;
+        Ok(found.iter().find_map(|text| log_of(text)))
+    };
+    let found = if there { first(&broker)? } else { None };
+    let found = match (found, expected) {
+        (Some(found), _) => found,
+        (None, Expected::This(log)) => {
+            return Err(Error::invalid(format!(
+                "open the log at the brokers `{brokers}`: no log has the prefix `{prefix}` there, and \
+                 this node is of log `{log:016x}`: check the address and the prefix"
+            )));
+        }
+        (None, Expected::Any(log)) => {
+            broker.make(&name)?;
+            let writer = Writer::new(clients.clone(), 0)?;
+            let (told, answer) = channel();
+            let written = Box::new(move |offsets: Result<Vec<i64>>| {
+                let _ = told.send(offsets);
+            });
+            writer.append(&place, &[text_of(log).into_bytes()], written);
+            let lost = |_| Error::retry("begin a log: its brokers did not answer: try again");
+            answer.recv().map_err(lost)??;
+            first(&broker)?
+                .ok_or_else(|| Error::bug("begin a log: what was written is not there"))?
+        }
+    };
+    match expected {
+        Expected::This(log) if log != found => Err(Error::invalid(format!(
+            "open the log at the brokers `{brokers}`: that of the prefix `{prefix}` is `{found:016x}`, \
+             this node is of `{log:016x}`: check the address and the prefix, or choose an empty directory"
+        ))),
+        _ => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::topic_of;
+
+    #[test]
+    fn a_number_is_read_as_it_was_written_and_its_topic_is_no_other_one() {
+        assert_eq!(log_of(text_of(0xabc).as_bytes()), Some(0xabc));
+        for bad in ["", "Holdfast log 0000000000000000\n", "Holdfast log abc\n", "log 1"] {
+            assert_eq!(log_of(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(topic_of("a", &name_of("a")), None);
+    }
+}

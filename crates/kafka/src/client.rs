@@ -1,0 +1,146 @@
+//! How every client of ours speaks to the brokers: its settings, and what their errors are in ours.
+
+use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What one question to the brokers may take.
+pub const ANSWER: Duration = Duration::from_secs(5);
+
+/// Whose log it is, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `HOST:PORT,...` of some of the brokers.
+    pub brokers: String,
+    /// What its topics' names begin with; nobody else's may.
+    pub prefix: String,
+    /// How to speak to the brokers, in librdkafka's words: `security.protocol` and the like.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What the client library says by itself: kept, for the sentence that a person gets.
+#[derive(Clone, Default)]
+pub struct Told(Arc<Mutex<String>>);
+
+impl Told {
+    /// What was said last; empty if nothing was.
+    pub fn last(&self) -> String {
+        self.0.held().clone()
+    }
+}
+
+impl ClientContext for Told {
+    fn log(&self, level: RDKafkaLogLevel, _: &str, said: &str) {
+        if (level as i32) <= RDKafkaLogLevel::Error as i32 {
+            said.clone_into(&mut self.0.held());
+        }
+    }
+
+    fn error(&self, _: KafkaError, reason: &str) {
+        reason.clone_into(&mut self.0.held());
+    }
+}
+
+impl ConsumerContext for Told {}
+
+/// A reader of topics, placed by hand.
+pub type Consumer = BaseConsumer<Told>;
+
+/// How clients are made.
+#[derive(Clone)]
+pub struct Clients {
+    pub options: Options,
+    pub told: Told,
+}
+
+impl Clients {
+    pub fn new(options: Options) -> Clients {
+        Clients { options, told: Told::default() }
+    }
+
+    /// What all clients have in common.
+    pub fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &self.options.brokers)
+            .set("client.id", "holdfast")
+            .set("socket.keepalive.enable", "true")
+            // A broker that is back is used at once, whatever it was away for.
+            .set("reconnect.backoff.max.ms", "1000")
+            // A topic that is missing may have been made just now.
+            .set("topic.metadata.refresh.interval.ms", "60000")
+            .set("log_level", "3");
+        for (name, value) in &self.options.settings {
+            config.set(name, value);
+        }
+        config
+    }
+
+    /// Whether a page ends where the topic does by now, or is waited for.
+    pub fn consumer(&self, tells_the_end: bool) -> Result<Consumer> {
+        let mut config = self.config();
+        config
+            // Of no group: this must be set, and nothing of it is used.
+            .set("group.id", format!("{}.unused", self.options.prefix))
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            // The default steps over what was lost.
+            .set("auto.offset.reset", "error")
+            // Else a stranger's open transaction stops every reader.
+            .set("isolation.level", "read_uncommitted")
+            .set("allow.auto.create.topics", "false")
+            .set("check.crcs", "true")
+            .set("fetch.error.backoff.ms", "100")
+            .set("queued.max.messages.kbytes", "4096")
+            .set("enable.partition.eof", if tells_the_end { "true" } else { "false" });
+        self.make(&config, "read from")
+    }
+
+    /// A client of these settings.
+    pub fn make<T: FromClientConfigAndContext<Told>>(
+        &self,
+        config: &ClientConfig,
+        doing: &str,
+    ) -> Result<T> {
+        T::from_config_and_context(config, self.told.clone()).map_err(|e| {
+            Error::invalid(format!(
+                "{doing} the brokers at `{}`: {e}: check what was set for them",
+                self.options.brokers
+            ))
+        })
+    }
+
+    /// An error of the brokers, or of the way to them, as a sentence. What may pass is `Retry`.
+    pub fn error(&self, doing: impl std::fmt::Display, e: &KafkaError) -> Error {
+        use RDKafkaErrorCode as Code;
+        let brokers = &self.options.brokers;
+        let last = self.told.last();
+        let also = if last.is_empty() { last } else { format!(" ({last})") };
+        match e.rdkafka_error_code() {
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => {
+                Error::not_found(format!("{doing}: the brokers at `{brokers}` have no such topic"))
+            }
+            Some(Code::MessageSizeTooLarge) => Error::invalid(format!(
+                "{doing}: an entry is larger than the broker takes: set the topic's \
+                 `max.message.bytes`, see `log doctor`"
+            )),
+            Some(
+                Code::TopicAuthorizationFailed
+                | Code::ClusterAuthorizationFailed
+                | Code::GroupAuthorizationFailed,
+            ) => Error::retry(format!(
+                "{doing}: the brokers at `{brokers}` do not let this client: {e}: give it read, write, \
+                 create, delete and describe on the prefix's topics"
+            )),
+            _ => Error::retry(format!(
+                "{doing}: {e}{also}: check that the brokers at `{brokers}` run and can be reached"
+            )),
+        }
+    }
+}
