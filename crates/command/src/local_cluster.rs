@@ -45,6 +45,7 @@ impl LocalCluster {
             )));
         }
         let settings = ClusterSettings {
+            log: None,
             tls: false,
             nodes,
             data: directory.clone(),

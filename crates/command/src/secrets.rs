@@ -126,6 +126,11 @@ pub fn of_node(data: &Path, given: Option<&Path>, joins: &str) -> Result<(Secret
     }
 }
 
+/// Whether a start before drew a secret there, and was killed before it had done all.
+pub fn has_begun(data: &Path) -> bool {
+    exists(&begun(data))
+}
+
 /// Has a start that follows go on with this secret, should this one be killed.
 pub fn begin(data: &Path, secret: &Secret) -> Result<()> {
     write(&begun(data), &secret.text())

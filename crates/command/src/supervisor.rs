@@ -50,6 +50,9 @@ pub struct ClusterSettings {
     /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
     #[arg(long, default_value_t = 15_000, value_name = "MS")]
     pub lost_ms: u64,
+    /// Brokers that keep the log, kafka://HOST:PORT,...[/PREFIX]; else node-1 does
+    #[arg(long, value_name = "URL")]
+    pub log: Option<String>,
     /// Give the nodes certificates of a CA in DIR/tls, by which they know each other
     #[arg(long)]
     pub tls: bool,
@@ -364,9 +367,10 @@ fn settings(cluster: &ClusterSettings, i: usize) -> NodeSettings {
         0 => String::new(),
         _ => format!("join = \"127.0.0.1:{}\"\n", cluster.port),
     };
+    let log = cluster.log.as_ref().map_or(String::new(), |log| format!("log = {log:?}\n"));
     let toml = format!(
         "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
-         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ns3_port = {s3_port}\ncapacity = \"{}\"\nchunk = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ns3_port = {s3_port}\ncapacity = \"{}\"\nchunk = \"{}\"\nlost_ms = {}\ndev = true\n{join}{log}",
         i + 1,
         cluster.capacity,
         cluster.chunk,

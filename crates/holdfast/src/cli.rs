@@ -262,6 +262,10 @@ pub enum Node {
         /// have it (`join`). A node without one keeps the log of a cluster of its own
         #[arg(long, value_name = "ADDR")]
         join: Option<String>,
+        /// Brokers that keep the cluster's log, kafka://HOST:PORT,...[/PREFIX]: at each start, unless the
+        /// settings have it (`log`). The first node begins a cluster there; others are given its secret
+        #[arg(long, value_name = "URL")]
+        log: Option<String>,
         /// End when standard input does: for `dev`, whose nodes end with it
         #[arg(long, hide = true)]
         attached: bool,

@@ -13,6 +13,7 @@ use holdfast_env::tls::{CertificateFiles, Certificates};
 use holdfast_node::Trail;
 use holdfast_s3::Domain;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -141,6 +142,12 @@ config! {
     rack: String = r#""""#;
     /// Any node of the cluster that this node belongs to, `host:port`; empty for the first one.
     join: String = r#""""#;
+    /// Brokers of Kafka's protocol that keep the log for all nodes, `kafka://HOST:PORT,...[/PREFIX]`; the
+    /// same on each of them. Empty where the first node keeps it. `join` is whom a node borrows a
+    /// snapshot of then, if it was away for long.
+    log: String = r#""""#;
+    /// How to speak to those brokers, in librdkafka's words: `{ "security.protocol" = "SSL" }`.
+    log_client: BTreeMap<String, String> = "{}";
     /// Milliseconds without a sign of life after which a node counts as lost and its chunks are
     /// copied to others.
     lost_ms: u64 = "300000";

@@ -67,14 +67,14 @@ fn run(cli: &Cli) -> Result<()> {
     events::write_to_stderr(cli.events, least);
     let secret = cli.secret.as_deref();
     match &cli.command {
-        Command::Up(up) => up::run(up, None, secret, &mut out),
+        Command::Up(up) => up::run(up, (None, None), secret, &mut out),
         Command::Dev(dev) => dev::run(dev, &mut out),
         Command::Demo(options) => demo::run(options, &mut out),
-        Command::Node(cli::Node::Run { up, join, attached }) => {
+        Command::Node(cli::Node::Run { up, join, log, attached }) => {
             if *attached {
                 up::end_with_input()?;
             }
-            up::run(up, join.as_deref(), secret, &mut out)
+            up::run(up, (join.as_deref(), log.as_deref()), secret, &mut out)
         }
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
         Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),

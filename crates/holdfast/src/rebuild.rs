@@ -41,6 +41,12 @@ fn rebuild(data: &Path, into: &Path) -> Result<(RebuiltNames, holdfast_blob::Reb
             config.join
         )));
     }
+    if !config.log.is_empty() {
+        return Err(Error::unsupported(format!(
+            "brokers keep its log, at `{}`: names are there, and in the other nodes' snapshots",
+            config.log
+        )));
+    }
     let machine = up::machine_alone();
     let disk = &*machine.disk;
     if !disk.exists(&data.join("chunks"))? {

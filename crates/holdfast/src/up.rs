@@ -20,7 +20,8 @@ use holdfast_env::{
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
-use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, Machine, Node, NodeConfig};
+use holdfast_log::SharedLog;
+use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, LogEngine, Machine, Node, NodeConfig};
 use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
@@ -40,11 +41,16 @@ pub struct Start<'a> {
     pub alone: Option<(&'a ViewName, &'a Place)>,
 }
 
-/// Runs a node until a signal ends it in order. `join` and `secret` are what the command line says
-/// of the cluster that it belongs to.
-pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output) -> Result<()> {
+/// Runs a node until a signal ends it in order. `join`, `log` and `secret` are what the command line
+/// says of the cluster that it belongs to.
+pub fn run(
+    up: &Up,
+    (join, log): (Option<&str>, Option<&str>),
+    secret: Option<&Path>,
+    out: &mut Output,
+) -> Result<()> {
     alone::refuse(&up.data)?;
-    let config = settings(up, join)?;
+    let config = settings(up, join, log)?;
     serve(&Start { data: &up.data, config, secret, alone: None }, out)
 }
 
@@ -56,17 +62,21 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     local::keep_private();
     let certificates =
         config.certificates(data).map_err(|e| e.context(data.join(SETTINGS).display()))?;
-    let joins = !config.join.is_empty();
+    let joins = !config.join.is_empty() || !config.log.is_empty();
     let credentials = certificates.clone().map(|own| NodeCredentials::new(own, joins));
     let credentials = credentials.transpose()?.map(Arc::new);
+    let has_begun = secrets::has_begun(data);
     let (secret, new) = secrets::of_node(data, start.secret, &config.join)?;
+    let drawn = new && !has_begun && start.secret.is_none_or(|given| !given.exists());
     let places = Places::of_ports()?;
     local::return_large_buffers();
     let budget = Budget::new(config.clients_bytes());
     let machine = machine_among(&secret, &credentials)?;
     let region = memory_tier(config)?;
     let name = credentials.as_ref().and_then(|own| own.name());
-    let opening = NodeConfig { name, keeps_chunks: alone.is_none(), ..node_config(config, data) };
+    let engine = engine(config, drawn)?;
+    let keeps_chunks = alone.is_none();
+    let opening = NodeConfig { name, keeps_chunks, engine, ..node_config(config, data) };
     let prepare = || {
         // A directory that is another's stays as it is.
         alone.map_or(Ok(()), |(_, place)| place.claim(data))?;
@@ -164,7 +174,7 @@ fn tell_of_start(node: &Node) {
 }
 
 /// The file's settings, and what the command line says over them.
-fn settings(up: &Up, join: Option<&str>) -> Result<Config> {
+fn settings(up: &Up, join: Option<&str>, log: Option<&str>) -> Result<Config> {
     let mut config = Config::load(&up.data)?;
     if let Some(listen) = &up.listen {
         config.listen = listen.parse().map_err(|_| {
@@ -175,13 +185,16 @@ fn settings(up: &Up, join: Option<&str>) -> Result<Config> {
     if let Some(join) = join {
         config.join = join.to_owned();
     }
+    if let Some(log) = log {
+        config.log = log.to_owned();
+    }
     config.check()?;
     Ok(config)
 }
 
 /// What can be done where no copy of a log that is damaged or lost is left.
 fn with_a_way_out(e: Error, data: &Path, config: &Config) -> Error {
-    if e.kind != Kind::Corrupt || !config.join.is_empty() {
+    if e.kind != Kind::Corrupt || !config.join.is_empty() || !config.log.is_empty() {
         return e;
     }
     let message = format!(
@@ -282,6 +295,42 @@ pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
     }
 }
 
+/// Who keeps the log. A node whose secret was `drawn` by this start cannot belong to a cluster that is there: its nodes
+/// would not answer it.
+#[cfg(feature = "kafka")]
+fn engine(config: &Config, drawn: bool) -> Result<LogEngine> {
+    use holdfast_kafka::{Expected, KafkaLog, Options};
+
+    if config.log.is_empty() {
+        return Ok(LogEngine::Embedded);
+    }
+    let options = Options::parse(&config.log, config.log_client.clone())?;
+    Ok(LogEngine::shared(move |known, id| {
+        let expected = known.map_or(Expected::Any(id), Expected::This);
+        let log = KafkaLog::open(options.clone(), expected)?;
+        if drawn && expected == Expected::Any(id) && log.id() != id {
+            return Err(Error::denied(format!(
+                "join the cluster whose log is at `{}`: its nodes share a secret: give it with `--secret \
+                 FILE`, the file `secret` of one of their data directories",
+                log.place()
+            )));
+        }
+        Ok(Arc::new(log))
+    }))
+}
+
+/// As the settings say it, which ask for what this build has not.
+#[cfg(not(feature = "kafka"))]
+fn engine(config: &Config, _: bool) -> Result<LogEngine> {
+    match config.log.is_empty() {
+        true => Ok(LogEngine::Embedded),
+        false => Err(Error::unsupported(format!(
+            "keep the log at `{}`: this build knows no brokers: build it with the feature `kafka`",
+            config.log
+        ))),
+    }
+}
+
 fn announce(start: &Start<'_>, node: &Node, roles: &Running, out: &mut Output) -> Result<()> {
     let Start { data, config, alone, .. } = start;
     let mut said = roles.announce();
@@ -345,6 +394,13 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
             "check `{}`: its names are in the log of `{}`; ask the running node with `holdfast doctor --server ADDR`",
             data.display(),
             config.join
+        )));
+    }
+    if !config.log.is_empty() {
+        return Err(Error::unsupported(format!(
+            "check `{}`: brokers keep its log, at `{}`; ask the running node with `holdfast doctor --server ADDR`",
+            data.display(),
+            config.log
         )));
     }
     // Opening an empty one would make a node there, which is well.

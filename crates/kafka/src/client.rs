@@ -1,5 +1,6 @@
 //! How every client of ours speaks to the brokers: its settings, and what their errors are in ours.
 
+use crate::record::check_prefix;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
 use rdkafka::client::ClientContext;
@@ -23,6 +24,56 @@ pub struct Options {
     /// How to speak to the brokers, in librdkafka's words: `security.protocol` and the like.
     pub settings: BTreeMap<String, String>,
 }
+
+/// The prefix where none is said.
+const PREFIX: &str = "holdfast";
+
+impl Options {
+    /// `kafka://HOST:PORT,...[/PREFIX]`, and how to speak to the brokers.
+    pub fn parse(address: &str, settings: BTreeMap<String, String>) -> Result<Options> {
+        let wrong = |why: &str| {
+            Error::invalid(format!(
+                "keep the log at `{address}`: {why}: write kafka://HOST:PORT,HOST:PORT[/PREFIX]"
+            ))
+        };
+        let Some(rest) = address.strip_prefix("kafka://") else {
+            return Err(wrong("it does not begin with `kafka://`"));
+        };
+        let (brokers, prefix) = rest.split_once('/').unwrap_or((rest, PREFIX));
+        let is_place = |place: &str| {
+            place.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+            })
+        };
+        if let Some(place) = brokers.split(',').find(|place| !is_place(place)) {
+            return Err(wrong(&format!("`{place}` is no broker's HOST:PORT")));
+        }
+        check_prefix(prefix)?;
+        if let Some(name) = settings.keys().find(|name| OURS.contains(&name.as_str())) {
+            return Err(wrong(&format!("`{name}` in `log_client` is not yours to set")));
+        }
+        let (brokers, prefix) = (brokers.to_owned(), prefix.to_owned());
+        Ok(Options { brokers, prefix, settings })
+    }
+}
+
+/// Settings of the client library on which order and durability rest.
+const OURS: &[&str] = &[
+    "bootstrap.servers",
+    "acks",
+    "request.required.acks",
+    "enable.idempotence",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "message.timeout.ms",
+    "delivery.timeout.ms",
+    "transactional.id",
+    "group.id",
+    "enable.auto.commit",
+    "auto.offset.reset",
+    "isolation.level",
+    "enable.partition.eof",
+];
 
 /// What the client library says by itself: kept, for the sentence that a person gets.
 #[derive(Clone, Default)]
@@ -141,6 +192,49 @@ impl Clients {
             _ => Error::retry(format!(
                 "{doing}: {e}{also}: check that the brokers at `{brokers}` run and can be reached"
             )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(address: &str) -> Result<Options> {
+        Options::parse(address, BTreeMap::new())
+    }
+
+    #[test]
+    fn an_address_names_brokers_and_a_prefix_or_is_refused_with_its_form() {
+        let two = parse("kafka://a:1,[::1]:9092/eu.files").unwrap();
+        assert_eq!((&*two.brokers, &*two.prefix), ("a:1,[::1]:9092", "eu.files"));
+        assert_eq!(parse("kafka://a:1").unwrap().prefix, "holdfast");
+        for bad in [
+            "",
+            "a:1",
+            "kafka://",
+            "kafka://a",
+            "kafka://a:0",
+            "kafka://a:1,",
+            "kafka://:1",
+            "kafka://a:1/",
+            "kafka://a:1/b/c",
+            "kafka://a:1/b_c",
+            "Kafka://a:1",
+            "kafka://a:99999",
+        ] {
+            let said = parse(bad).unwrap_err().message;
+            assert!(said.contains("kafka://HOST:PORT") || said.contains("prefix"), "{bad}: {said}");
+        }
+    }
+
+    /// Each of these would let an acknowledged entry be lost, repeated or passed over.
+    #[test]
+    fn what_durability_rests_on_cannot_be_set() {
+        for name in OURS {
+            let settings = BTreeMap::from([((*name).to_owned(), "1".to_owned())]);
+            let said = Options::parse("kafka://a:1", settings).unwrap_err().message;
+            assert!(said.contains(name), "{said}");
         }
     }
 }

@@ -88,6 +88,11 @@ impl SharedLog for KafkaLog {
         self.topics.broker.log
     }
 
+    fn place(&self) -> String {
+        let options = &self.topics.broker.clients.options;
+        format!("kafka://{}/{}", options.brokers, options.prefix)
+    }
+
     fn another_reader(&self) -> Arc<dyn SharedLog> {
         let (topics, followed) = (self.topics.clone(), Mutex::default());
         Arc::new(KafkaLog { topics, followed, chores: None })
@@ -207,6 +212,8 @@ impl Log for KafkaLog {
         let calls = {
             let mut state = following.state();
             following.want(&mut state, from);
+            // Who waits there has read what lies before, and needs it no more.
+            let _ = state.feed.page(from, 1, 1);
             state.feed.tail(from, wake)
         };
         reader::call(calls);

@@ -13,6 +13,7 @@ mod remote;
 mod reserve;
 mod rewrite;
 mod segment;
+mod shared;
 mod topic;
 
 pub use driver::{Drive, EmbeddedLog, LogOptions};
@@ -23,11 +24,11 @@ pub use remote::{LogHost, RemoteLog, describe};
 pub use reserve::Needed;
 pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;
+pub use shared::{Direct, SharedLog};
 pub use topic::{TOPIC_BYTES_MAX, check_topic};
 
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Indices, Result};
-use std::sync::Arc;
+use holdfast_base::{Indices, Result};
 
 /// Says of a topic that ended here that a new start mends it.
 pub const TRIMMED: &str = "was trimmed";
@@ -126,26 +127,4 @@ pub trait Log: Send + Sync + 'static {
 
     /// The names of all topics, sorted; damaged ones too.
     fn topics(&self) -> Vec<String>;
-}
-
-/// A log that is no node's: each has it from whoever keeps it.
-pub trait SharedLog: Log {
-    /// Which log it is: every entry says so.
-    fn id(&self) -> u64;
-
-    /// The same log for another reader, wherever it is: what one has not read yet keeps no room from the
-    /// others, and one that looks far back takes nothing from them.
-    fn another_reader(&self) -> Arc<dyn SharedLog>;
-
-    /// As [`Log::read`], of anything at any place, and of nobody's mirror; waits for whoever keeps the log.
-    fn fetch(
-        &self,
-        topic: &str,
-        from: Index,
-        entries_max: usize,
-        bytes_max: usize,
-    ) -> Result<Vec<(Index, Vec<u8>)>>;
-
-    /// Why a topic gets no entries at the moment, or takes none, if it does not.
-    fn trouble(&self, topic: &str) -> Option<Error>;
 }

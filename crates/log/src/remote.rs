@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 const APPEND_MS: u32 = 10_000;
+/// How long the host may take to say how far its log goes.
+const ASK_MS: u32 = 5_000;
 /// Pause after a second failure in a row; doubled with each further one. The first is followed by
 /// a new attempt at once: it is the end of an idle poll, as a rule.
 const PAUSE_MS: u64 = 10;
@@ -389,6 +391,31 @@ impl Log for RemoteLog {
             bytes: info.bytes,
             segments: info.segments as usize,
         })
+    }
+
+    fn ask(&self, topic: &str, done: Done<Info>) {
+        let (host, sender) = {
+            let state = self.inner.lock();
+            (state.host.clone(), state.sender)
+        };
+        let describe = wire::Describe { sender, topic: topic.to_owned() };
+        let request = PeerRequest {
+            opcode: wire::OP_PEER_LOG_INFO,
+            meta: describe.to_bytes(),
+            body: None,
+            deadline_ms: ASK_MS,
+        };
+        let told = move |answer: Result<PeerReply>| {
+            let info = answer.and_then(|reply| decode::<msg::Info>(&reply.meta));
+            done(info.map(|info| Info {
+                first: info.first,
+                next: info.next,
+                durable: info.durable,
+                bytes: info.bytes,
+                segments: info.segments as usize,
+            }));
+        };
+        self.inner.peers.call(&host, request, Box::new(told));
     }
 
     /// Those that were used here.

@@ -205,7 +205,7 @@ impl Audit {
     }
 
     fn append(&self, line: String, done: Box<dyn FnOnce(Result<()>) + Send>) {
-        if self.node.hosted.is_some() {
+        if self.node.answers_for_log() {
             let (topic, entries) = (AUDIT_TOPIC.to_owned(), vec![line.into_bytes()]);
             let done = Box::new(move |kept: Result<_>| done(kept.map(drop)));
             return self.node.append_here(topic, entries, Mode::Synced, done);
@@ -218,14 +218,17 @@ impl Audit {
             body: None,
             deadline_ms: HOST_MS,
         };
-        let done = Box::new(move |answered: Result<PeerReply>| done(answered.map(drop)));
-        self.node.machine.peers.call(&self.node.log_host, request, done);
+        let answered = move |answered: Result<PeerReply>| done(answered.map(drop));
+        match self.node.log_host() {
+            Ok(host) => self.node.machine.peers.call(&host, request, Box::new(answered)),
+            Err(e) => answered(Err(e)),
+        }
     }
 
     /// Gives up the older half of the trail once it is larger than this; whole segments go. The
     /// log's host does it, now and then.
     pub fn keep_below(&self, bytes_max: u64) -> Result<()> {
-        let Some(log) = &self.node.hosted else { return Ok(()) };
+        let Some(log) = self.node.hosted() else { return Ok(()) };
         // There is none before the first line.
         let Ok(info) = log.info(AUDIT_TOPIC) else { return Ok(()) };
         let middle = Index(info.first.0.midpoint(info.durable.0));

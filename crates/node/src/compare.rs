@@ -321,7 +321,7 @@ impl Node {
         ))
     }
 
-    /// Gives up the entries that two snapshots of every node cover, here where the log is kept. A
+    /// Gives up the entries that two snapshots of every node cover, at the node that looks after it. A
     /// node that is away holds it up until it counts as lost; then it gets a snapshot when it
     /// returns.
     fn trim_log(
@@ -332,7 +332,7 @@ impl Node {
         before: Option<Index>,
     ) -> Result<()> {
         let all_live = others.iter().all(|other| other.state == NodeState::Live);
-        let Some(before) = before.filter(|_| all_live && self.hosted.is_some()) else {
+        let Some(before) = before.filter(|_| all_live && self.looks_after_log()) else {
             return Ok(());
         };
         let first = self.log.info(topic)?.first;

@@ -2,6 +2,7 @@
 //! `status` and whoever watches. Empty is well. Asked by the faces, which may add their own; it
 //! changes nothing.
 
+use super::LogKeeper;
 use super::Node;
 use holdfast_base::Error;
 use holdfast_base::node::StorageClass;
@@ -53,7 +54,7 @@ impl Node {
         }
         let left_out = self.stores.left_out().iter();
         all.extend(left_out.map(|why| Condition::new("store", why.clone())));
-        let shortage = self.hosted.as_ref().and_then(|log| log.shortage());
+        let shortage = self.hosted().and_then(|log| log.shortage());
         all.extend(shortage.map(|why| Condition::new("space", why)));
         all.extend(self.silence());
         all.extend(self.doubts());
@@ -64,19 +65,29 @@ impl Node {
 
     /// What keeps this node from hearing of the log, while it answers from what it knew.
     fn silence(&self) -> Option<Condition> {
-        let remote = self.remote.as_ref().filter(|_| self.is_behind())?;
-        let why = remote.trouble(CLUSTER_TOPIC).map_or(String::new(), |e| format!(": {e}"));
+        if !self.is_behind() {
+            return None;
+        }
+        let (who, trouble, look_at) = match &self.kept {
+            LogKeeper::Here(_) => return None,
+            LogKeeper::Node { log, host } => {
+                (format!("the log's host `{host}`"), log.trouble(CLUSTER_TOPIC), "that node")
+            }
+            LogKeeper::Shared(log) => {
+                (format!("the log's brokers ({})", log.place()), log.trouble(CLUSTER_TOPIC), "them")
+            }
+        };
+        let why = trouble.map_or(String::new(), |e| format!(": {e}"));
         let sentence = format!(
-            "nothing was heard from the log's host `{}` for a while: what is read here may be old, and \
-             nothing is written{why}: look at that node, and at the way to it",
-            self.log_host
+            "nothing was heard from {who} for a while: what is read here may be old, and nothing is \
+             written{why}: look at {look_at}, and at the way there"
         );
         Some(Condition::new("log", sentence))
     }
 
     /// Whether the log takes what adds names, or only what frees space.
     pub fn takes_names(&self) -> Result<(), Error> {
-        self.hosted.as_ref().map_or(Ok(()), |log| log.check_room())
+        self.hosted().map_or(Ok(()), |log| log.check_room())
     }
 
     /// Whether the next chunk of ordinary, durable bytes would find its stores: asked of what

@@ -79,7 +79,7 @@ impl Node {
     pub fn bounded_by_holds(&self, topic: &str, wanted: Index, held: &Held) -> Index {
         let all = held.iter().flat_map(|(node, held)| held.iter().map(|at| (*node, *at)));
         // Of a log that does not say, nothing is known that would end a hold.
-        let bytes = |at| self.hosted.as_ref().and_then(|log| log.bytes_behind(topic, at).ok());
+        let bytes = |at| self.hosted().and_then(|log| log.bytes_behind(topic, at).ok());
         let bytes = |at| bytes(at).unwrap_or_default();
         let Bounded { until, ran_out } = bounded(wanted, all, bytes, HOLD_BYTES_MAX.get());
         let mut known = self.ran_out.held();

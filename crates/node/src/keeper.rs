@@ -158,7 +158,7 @@ impl Keeper {
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
         self.node.stores.iter().for_each(|own| own.store.check_place());
-        if let Some(log) = &self.node.hosted {
+        if let Some(log) = self.node.hosted() {
             log.refill_reserve();
         }
         if !self.node.has_names() {

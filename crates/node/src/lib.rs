@@ -16,6 +16,7 @@ mod holds;
 mod identity;
 mod idle;
 mod keeper;
+mod keeps;
 mod leader;
 mod lost_log;
 mod member;
@@ -44,6 +45,7 @@ pub use holds::{Held, Holds};
 pub use identity::Identity;
 pub use idle::IdleSessions;
 pub use keeper::{Keeper, KeeperOptions};
+pub use keeps::LogKeeper;
 pub use leader::Leader;
 pub use member::{Member, MemberOptions};
 use open::snapshot_store;
@@ -71,7 +73,7 @@ use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, 
 use holdfast_env::disk::Lock;
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event, planted};
-use holdfast_log::{EmbeddedLog, Log, Mode, RemoteLog};
+use holdfast_log::{Log, Mode};
 use holdfast_view::{Fold, FoldOptions, Request};
 use holdfast_wire::Call;
 use holdfast_wire::admin::STOPPED_VIEW;
@@ -104,16 +106,14 @@ pub struct Node {
     pub machine: Machine,
     pub stores: Arc<Stores>,
     pub log: Arc<dyn Log>,
-    /// The log, if it is kept here.
-    pub hosted: Option<Arc<EmbeddedLog>>,
+    /// Who keeps it.
+    pub kept: LogKeeper,
+    /// Where this node is reached: `host:port`.
+    pub address: String,
     pub namespace: Arc<Fold<Namespace>>,
     pub cluster: Arc<Fold<ClusterView>>,
     pub workers: Arc<Workers>,
     pub replicator: Arc<Replicator>,
-    /// Where the log is kept: `host:port`.
-    pub log_host: String,
-    /// The way to it, if it is kept elsewhere.
-    remote: Option<Arc<RemoteLog>>,
     /// New chunks have one replica in a store of this node, where that is possible.
     near: bool,
     pub leader: Leader,
@@ -454,7 +454,7 @@ impl Node {
             // An acknowledged append may lead to a proposal, and that to another append.
             loop {
                 self.stores.iter().for_each(|own| own.store.pump());
-                if !self.hosted.as_ref().is_some_and(|log| log.pump()) {
+                if !self.hosted().is_some_and(|log| log.pump()) {
                     break;
                 }
             }

@@ -26,7 +26,7 @@ pub(super) fn check(disk: &dyn Disk, data: &Path, known: Option<Identity>) -> Re
 impl Node {
     /// Reads the whole log that is kept here, and says what of it cannot be read, a sentence each.
     pub fn verify_log(&self) -> Vec<String> {
-        let Some(log) = &self.hosted else { return Vec::new() };
+        let Some(log) = self.hosted() else { return Vec::new() };
         let said = |(topic, e): (String, Error)| match self.views.view(&topic) {
             Ok(view) if view.status().stopped.is_none() => format!(
                 "{e}; what these entries said is in a snapshot of the view, which is whole: nothing of \

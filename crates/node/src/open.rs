@@ -12,8 +12,10 @@ use super::replicas::Replicator;
 use super::retention::Retained;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
-use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
-use holdfast_base::codec::{Decode, Encode};
+use super::{
+    Keeper, KeeperOptions, Leader, LogKeeper, Machine, Node, OwnStore, Stores, Workers, own_request,
+};
+use holdfast_base::codec::Decode;
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
@@ -28,10 +30,9 @@ use holdfast_env::disk::{Lock, ReplaceSites, create_dir_durable, read_file, repl
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
 use holdfast_env::{Disk, planted};
-use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, RemoteLog};
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, RemoteLog, SharedLog};
 use holdfast_view::{Context, Fold, FoldOptions, SnapshotStore, View};
 use holdfast_wire::peer::{self, Sender, Welcome};
-use holdfast_wire::peer_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +90,7 @@ pub struct NodeConfig {
     /// Repair is planned by chance, as long as this node leads: to compare with.
     pub repair_at_random: bool,
     pub fold: FoldOptions,
-    /// What stands between this node and the log that it keeps.
+    /// Who keeps the log; where brokers do, `join` is whom this node borrows a snapshot of, if it has to.
     pub engine: LogEngine,
     /// Told in a sentence what opening waits for.
     pub tell: fn(&str),
@@ -98,29 +99,43 @@ pub struct NodeConfig {
 /// How an engine shows what lies in the embedded log.
 type Shown = dyn Fn(Arc<EmbeddedLog>) -> Arc<dyn Log> + Send + Sync;
 
-/// The log as its node has it: the embedded one as it is; in simulations one that promises no more than
-/// every engine does.
+/// How the log that is no node's is opened: by the number of the cluster that a node belongs to, if it
+/// has one, and the one that a new cluster gets.
+type OpenShared = dyn Fn(Option<u64>, u64) -> Result<Arc<dyn SharedLog>> + Send + Sync;
+
+/// Which engine keeps the log.
 #[derive(Clone, Default)]
-pub struct LogEngine(Option<Arc<Shown>>);
+pub enum LogEngine {
+    /// One node of the cluster, in its data directory.
+    #[default]
+    Embedded,
+    /// The same, shown by an engine that promises no more than every engine does: for simulations.
+    Showing(Arc<Shown>),
+    /// Brokers, for all nodes.
+    Shared(Arc<OpenShared>),
+}
 
 impl LogEngine {
     pub fn showing(
         shown: impl Fn(Arc<EmbeddedLog>) -> Arc<dyn Log> + Send + Sync + 'static,
     ) -> LogEngine {
-        LogEngine(Some(Arc::new(shown)))
+        LogEngine::Showing(Arc::new(shown))
     }
 
-    fn over(&self, hosted: Arc<EmbeddedLog>) -> Arc<dyn Log> {
-        match &self.0 {
-            Some(shown) => shown(hosted),
-            None => hosted,
-        }
+    pub fn shared(
+        open: impl Fn(Option<u64>, u64) -> Result<Arc<dyn SharedLog>> + Send + Sync + 'static,
+    ) -> LogEngine {
+        LogEngine::Shared(Arc::new(open))
     }
 }
 
 impl std::fmt::Debug for LogEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "one over the embedded log" } else { "the embedded log" })
+        f.write_str(match self {
+            LogEngine::Embedded => "the embedded log",
+            LogEngine::Showing(_) => "one over the embedded log",
+            LogEngine::Shared(_) => "brokers",
+        })
     }
 }
 
@@ -207,8 +222,11 @@ impl Node {
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
-        let here = || (None, config.address.clone());
-        let (remote, log_host) = log.remote.map_or_else(here, |(to, host, _)| (Some(to), host));
+        let kept = match log.kept {
+            Kept::Here(hosted) => LogKeeper::Here(hosted),
+            Kept::Node { log, host, .. } => LogKeeper::Node { log, host },
+            Kept::Shared(shared) => LogKeeper::Shared(shared),
+        };
         let retained = Retained::load(&*machine.disk, data, &mut findings).map_err(doing)?;
         let node = Arc::new(Node {
             id: identity.node,
@@ -216,13 +234,12 @@ impl Node {
             machine,
             stores,
             log: log.log,
-            hosted: log.hosted,
+            kept,
+            address: config.address.clone(),
             namespace,
             cluster,
             workers,
             replicator,
-            log_host,
-            remote,
             near: config.near,
             leader: Leader::new(config.repair_at_random),
             leading: Default::default(),
@@ -295,9 +312,19 @@ impl Node {
 /// The log of a node that is being opened.
 struct OpenLog {
     log: Arc<dyn Log>,
-    hosted: Option<Arc<EmbeddedLog>>,
-    /// And of a node that does not host it: the log again, its host, and the cluster's id.
-    remote: Option<(Arc<RemoteLog>, String, u64)>,
+    kept: Kept,
+}
+
+/// Who keeps it.
+enum Kept {
+    Here(Arc<EmbeddedLog>),
+    /// The node at `host`, of this cluster.
+    Node {
+        log: Arc<RemoteLog>,
+        host: String,
+        cluster: u64,
+    },
+    Shared(Arc<dyn SharedLog>),
 }
 
 impl OpenLog {
@@ -307,6 +334,12 @@ impl OpenLog {
         identity: Option<Identity>,
         findings: &mut Vec<String>,
     ) -> Result<OpenLog> {
+        if let LogEngine::Shared(open) = &config.engine {
+            let new = machine.rng.next_u64().max(1);
+            let known = identity.map(|known| known.cluster);
+            let shared = patiently(machine, config.tell, known.is_some(), || open(known, new))?;
+            return Ok(OpenLog { log: shared.clone(), kept: Kept::Shared(shared) });
+        }
         let Some(address) = &config.join else {
             assert!(config.keeps_chunks, "who keeps the log keeps chunks");
             lost_log::check(&*machine.disk, &config.data, identity)?;
@@ -321,8 +354,11 @@ impl OpenLog {
         findings: &mut Vec<String>,
     ) -> Result<OpenLog> {
         let hosted = open_log(machine, config, findings)?;
-        let log = config.engine.over(hosted.clone());
-        Ok(OpenLog { log, hosted: Some(hosted), remote: None })
+        let log: Arc<dyn Log> = match &config.engine {
+            LogEngine::Showing(shown) => shown(hosted.clone()),
+            _ => hosted.clone(),
+        };
+        Ok(OpenLog { log, kept: Kept::Here(hosted) })
     }
 
     /// Asks at `address` where the log is, until there is an answer.
@@ -332,29 +368,14 @@ impl OpenLog {
         identity: Option<Identity>,
         tell: fn(&str),
     ) -> Result<OpenLog> {
-        let mut attempts = 0;
-        let welcome = loop {
-            attempts += 1;
-            match hello(machine, address) {
-                Ok(welcome) => break welcome,
-                Err(e) if e.kind != Kind::Retry => return Err(e),
-                Err(e) if identity.is_none() && attempts >= JOIN_ATTEMPTS => {
-                    return Err(e.context(format_args!(
-                        "join the cluster at `{address}`: nobody answers there: check the address, \
-                         or start that node first"
-                    )));
-                }
-                Err(e) => {
-                    if attempts == 1 {
-                        tell(&format!("waits for the cluster at `{address}`: {e}"));
-                    }
-                    let peers = &*machine.peers;
-                    let pause =
-                        |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
-                    wait_for(peers, &|| {}, pause)?;
-                }
-            }
-        };
+        let answered = patiently(machine, tell, identity.is_some(), || hello(machine, address));
+        let welcome = answered.map_err(|e| match e.kind {
+            Kind::Retry => e.context(format_args!(
+                "join the cluster at `{address}`: nobody answers there: check the address, or start \
+                 that node first"
+            )),
+            _ => e,
+        })?;
         if welcome.data_format != DATA_FORMAT_VERSION {
             return Err(Error::unsupported(format!(
                 "join the cluster at `{address}`: its data have format {}, this build writes \
@@ -369,21 +390,66 @@ impl OpenLog {
                 welcome.cluster, own.cluster
             )));
         }
+        if welcome.log_host.contains("://") {
+            return Err(Error::invalid(format!(
+                "join the cluster at `{address}`: brokers keep its log: start with `--log {}`",
+                welcome.log_host
+            )));
+        }
         let node = identity.map_or(NodeId(0), |own| own.node);
         let sender = Sender { cluster: welcome.cluster, node, incarnation: Index(0) };
         let remote = RemoteLog::new(machine.peers.clone(), &welcome.log_host, sender);
         let remote = Arc::new(remote);
-        Ok(OpenLog {
-            log: remote.clone(),
-            hosted: None,
-            remote: Some((remote, welcome.log_host, welcome.cluster)),
-        })
+        let (host, cluster) = (welcome.log_host, welcome.cluster);
+        Ok(OpenLog { log: remote.clone(), kept: Kept::Node { log: remote, host, cluster } })
+    }
+
+    fn hosted(&self) -> Option<&Arc<EmbeddedLog>> {
+        match &self.kept {
+            Kept::Here(log) => Some(log),
+            _ => None,
+        }
+    }
+
+    /// Whom a node asks that opens a view, in the name of the node that it is; nobody where the log is here,
+    /// for that has all of it.
+    fn lender<'a>(&'a self, config: &'a NodeConfig) -> Option<(Option<&'a str>, u64)> {
+        match &self.kept {
+            Kept::Here(_) => None,
+            Kept::Node { host, cluster, .. } => Some((Some(host), *cluster)),
+            Kept::Shared(shared) => Some((config.join.as_deref(), shared.id())),
+        }
     }
 
     fn pump(&self) {
-        if let Some(log) = &self.hosted {
+        if let Some(log) = self.hosted() {
             // Does nothing where threads do it.
             while log.pump() {}
+        }
+    }
+}
+
+/// Asks until there is an answer: for as long as it takes in the name of a node that was part of the
+/// cluster.
+fn patiently<T>(
+    machine: &Machine,
+    tell: fn(&str),
+    was_there: bool,
+    ask: impl Fn() -> Result<T>,
+) -> Result<T> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match ask() {
+            Err(e) if e.kind == Kind::Retry && (was_there || attempts < JOIN_ATTEMPTS) => {
+                if attempts == 1 {
+                    tell(&format!("waits for the cluster: {e}"));
+                }
+                let peers = &*machine.peers;
+                let pause = |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
+                wait_for(peers, &|| {}, pause)?;
+            }
+            answered => return answered,
         }
     }
 }
@@ -454,10 +520,14 @@ impl Joining<'_> {
             return Ok(known);
         }
         let rng = &self.machine.rng;
-        let cluster = match &self.log.remote {
-            Some((_, _, cluster)) => *cluster,
-            None => {
-                let id = rng.next_u64().max(1);
+        let cluster = match &self.log.kept {
+            Kept::Node { cluster, .. } => *cluster,
+            kept => {
+                // All who begin on the same brokers at once mean the same cluster.
+                let id = match kept {
+                    Kept::Shared(shared) => shared.id(),
+                    _ => rng.next_u64().max(1),
+                };
                 let ClusterOutcome::Founded { id } =
                     self.propose(&ClusterCommand::FoundCluster { id })?
                 else {
@@ -469,7 +539,7 @@ impl Joining<'_> {
         // A directory from before there were clusters holds the log, and is node 1.
         let old = self.cluster.read(|view, _| {
             let first = view.node(NodeId(1)).filter(|info| info.nonce == 0);
-            first.filter(|_| self.log.remote.is_none()).map(|_| NodeId(1))
+            first.filter(|_| self.log.hosted().is_some()).map(|_| NodeId(1))
         })?;
         let node = match old {
             Some(node) => node,
@@ -518,7 +588,7 @@ impl Joining<'_> {
         let incarnation = match self.propose(&start) {
             Ok(ClusterOutcome::Started { incarnation }) => incarnation,
             Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
-            Err(e) if e.kind == Kind::NotFound && self.log.hosted.is_some() => {
+            Err(e) if e.kind == Kind::NotFound && self.log.hosted().is_some() => {
                 return Err(lost_log::has_no_node(&self.config.data, identity));
             }
             // The others do not hear of this start; what is here can be read and asked about.
@@ -526,8 +596,8 @@ impl Joining<'_> {
             Err(e) => return Err(e),
         };
         let sender = Sender { cluster: identity.cluster, node, incarnation };
-        if let Some((remote, _, _)) = &self.log.remote {
-            remote.set_sender(sender);
+        if let Kept::Node { log, .. } = &self.log.kept {
+            log.set_sender(sender);
         }
         Ok(sender)
     }
@@ -565,20 +635,10 @@ impl Joining<'_> {
 
     /// Waits until the view has everything that was in the log when this was called.
     fn catch_up<V: View>(&self, topic: &str, fold: &Fold<V>) -> Result<()> {
-        let Some((_, host, _)) = &self.log.remote else { return Ok(()) };
-        let peers = &*self.machine.peers;
-        let sender = Sender { cluster: 0, ..Sender::default() };
-        let sender = Sender { cluster: self.log.remote.as_ref().map_or(0, |r| r.2), ..sender };
-        let topic = topic.to_owned();
-        let describe = peer_log::Describe { sender, topic };
-        let request = PeerRequest {
-            opcode: peer_log::OP_PEER_LOG_INFO,
-            meta: describe.to_bytes(),
-            body: None,
-            deadline_ms: HELLO_MS,
-        };
-        let reply = self.wait(|done| peers.call(host, request, done))?;
-        let info = holdfast_wire::log::Info::from_bytes(&reply.meta)?;
+        if self.log.hosted().is_some() {
+            return Ok(());
+        }
+        let info = self.wait(|done| self.log.log.ask(topic, done))?;
         let last = Index(info.durable.0.saturating_sub(1));
         match self.wait(|done| fold.wake_at(last, done)) {
             Err(_) if fold.status().stopped.is_some() => Ok(()),
@@ -705,11 +765,11 @@ impl Folds {
         let (cluster, taken) = fold::<ClusterView>(machine, log, own, config, CLUSTER_TOPIC)?;
         let (namespace, taken_too) = fold::<Namespace>(machine, log, own, config, NAMESPACE_TOPIC)?;
         let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
-        let (reached, mut older) = match &log.hosted {
+        let (reached, mut older) = match log.hosted() {
             Some(log) => Reached::load(&*machine.disk, &config.data, &**log)?,
             None => Default::default(),
         };
-        if let (Some(log), Some(Identity { cluster: id, node })) = (&log.hosted, known) {
+        if let (Some(log), Some(Identity { cluster: id, node })) = (log.hosted(), known) {
             let sender = Sender { cluster: id, node, incarnation: Index(0) };
             for (topic, why) in topics_behind(machine, sender, &cluster, &**log)? {
                 older.entry(topic).or_insert(why);
@@ -756,11 +816,12 @@ fn fold<V: View>(
 ) -> Result<(Fold<V>, bool)> {
     log.log.create(topic)?;
     let (snapshots, context) = (snapshot_store(machine, &config.data, topic), Context::of(topic));
-    let taken_over = match &log.remote {
+    let taken_over = match log.lender(config) {
         None => false,
-        Some((_, host, cluster)) => {
-            let sender = Sender { cluster: *cluster, node: own, incarnation: Index(0) };
-            take_over_if_trimmed::<V>(&*machine.peers, (host, sender), &context, &snapshots)?
+        Some((lender, cluster)) => {
+            let sender = Sender { cluster, node: own, incarnation: Index(0) };
+            let there = (&*machine.peers, &*log.log);
+            take_over_if_trimmed::<V>(there, (lender, sender), &context, &snapshots)?
         }
     };
     Ok((Fold::open_member(log.log.clone(), context, snapshots, config.fold)?, taken_over))

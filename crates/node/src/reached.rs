@@ -102,7 +102,7 @@ impl Mark {
 impl Node {
     /// Notes how far the log is, where it is kept here. Loses nothing if it fails.
     pub(super) fn note_reached(&self) -> Result<()> {
-        let Some(log) = &self.hosted else { return Ok(()) };
+        let Some(log) = self.hosted() else { return Ok(()) };
         if !self.has_names() {
             // It may be an old one: what it got since is not what the right one has there.
             return Ok(());

@@ -160,10 +160,11 @@ impl Node {
         self.check_log_age(&context.topic)?;
         self.log.create(&context.topic)?;
         let snapshots = snapshot_store(&self.machine, &self.data, &context.name);
-        if self.hosted.is_none() {
-            let host = (self.log_host.as_str(), self.sender);
-            let taken =
-                take_over_if_trimmed::<V>(&*self.machine.peers, host, &context, &snapshots)?;
+        if self.hosted().is_none() {
+            let lender = self.lender();
+            let asks = (lender.as_deref(), self.sender);
+            let there = (&*self.machine.peers, &*self.log);
+            let taken = take_over_if_trimmed::<V>(there, asks, &context, &snapshots)?;
             self.replicator.events.snapshots_taken_over.fetch_add(taken as u64, Ordering::Relaxed);
         }
         let fold = self.open_from(self.log.clone(), context, snapshots, self.fold, None)?;
@@ -183,11 +184,7 @@ impl Node {
         let snapshots = snapshot_store(&self.machine, &self.data, &context.name);
         let never = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
         // With entries of its own: one that is far behind would take them from the others.
-        let log: Arc<dyn Log> = match &self.remote {
-            Some(remote) => Arc::new(remote.another_reader()),
-            None => self.log.clone(),
-        };
-        self.open_from(log, context, snapshots, never, arrival)
+        self.open_from(self.another_reader(), context, snapshots, never, arrival)
     }
 
     fn open_from<V: View>(

@@ -135,7 +135,7 @@ impl Node {
 
     /// One round, by the keeper: counts the time, notes how far topics are, and trims.
     pub(super) fn retain(&self, now_ns: u64) -> Result<()> {
-        let Some(log) = &self.hosted else { return Ok(()) };
+        let Some(log) = self.hosted() else { return Ok(()) };
         let mut retained = self.retained.held();
         let since_ns = retained.round_ns.map_or(0, |last| now_ns.saturating_sub(last));
         if retained.round_ns.is_some() && since_ns < ROUND_NS {

@@ -9,9 +9,8 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
-use holdfast_log::Log;
+use holdfast_log::{Info, Log};
 use holdfast_view::{Context, SnapshotPart, SnapshotStore, View};
-use holdfast_wire::log::Info;
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as msg;
 
@@ -27,23 +26,29 @@ pub(super) fn request(opcode: u16, message: &impl Encode) -> PeerRequest {
     PeerRequest { opcode, meta: message.to_bytes(), body: None, deadline_ms: ANSWER_MS }
 }
 
-/// Before a node that does not keep the log opens its view of a topic: where the log begins behind
-/// what the node has of it, the host's newest snapshot is taken over. Whether it was.
+/// Before a node that does not keep the log itself opens its view of a topic: where the log begins behind
+/// what the node has of it, the newest snapshot of the node at `lender` is taken over. Whether it was.
 pub(super) fn take_over_if_trimmed<V: View>(
-    peers: &dyn Peers,
-    (host, sender): (&str, Sender),
+    (peers, log): (&dyn Peers, &dyn Log),
+    (lender, sender): (Option<&str>, Sender),
     context: &Context,
     snapshots: &SnapshotStore,
 ) -> Result<bool> {
     let topic = &context.topic;
-    let ask = |request| wait_for(peers, &|| {}, |done| peers.call(host, request, done));
-    let describe = msg::Describe { sender, topic: topic.to_owned() };
-    let info = Info::from_bytes(&ask(request(msg::OP_PEER_LOG_INFO, &describe))?.meta)?;
+    let info = wait_for(peers, &|| {}, |done| log.ask(topic, done))?;
     // The entry at the snapshot itself must be there: it proves that both are of one log.
     let kept = V::begin(context).kept()?.map_or(Index(1), |(position, _)| position.applied);
     if info.first <= snapshots.newest()?.max(kept).max(Index(1)) {
         return Ok(false);
     }
+    let Some(lender) = lender else {
+        return Err(Error::invalid(format!(
+            "begin with topic `{topic}`: it begins at entry {}, what is in front of that is in snapshots \
+             of the cluster's nodes: start with `--join HOST:PORT` of one that runs",
+            info.first
+        )));
+    };
+    let ask = |request| wait_for(peers, &|| {}, |done| peers.call(lender, request, done));
     let fetch = |index: Option<Index>, offset| {
         let (topic, index) = (topic.to_owned(), index.unwrap_or_default());
         let part = msg::Snapshot { sender, topic, index, offset, bytes: PART_BYTES };
@@ -55,7 +60,7 @@ pub(super) fn take_over_if_trimmed<V: View>(
         Ok(SnapshotPart { index: part.index, bytes_total: part.bytes_total, bytes: body })
     };
     snapshots.install(fetch).map_err(|e| {
-        e.context(format_args!("take over the snapshot of topic `{topic}` from `{host}`"))
+        e.context(format_args!("take over the snapshot of topic `{topic}` from `{lender}`"))
     })?;
     Ok(true)
 }
@@ -73,31 +78,15 @@ impl Node {
     /// Asks where a topic begins and ends by now: its first entry, and its last durable one (0 where there
     /// is none). `done` may be called at once.
     pub fn ask_ends(&self, topic: &str, done: impl FnOnce(Result<Ends>) + Send + 'static) {
-        let ends = |first, durable: Index| Ends { first, last: Index(durable.0.saturating_sub(1)) };
-        if self.hosted.is_some() {
-            return done(self.log.info(topic).map(|info| ends(info.first, info.durable)));
-        }
-        let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
-        let ask = request(msg::OP_PEER_LOG_INFO, &describe);
-        let told = move |reply: Result<PeerReply>| {
-            let info = reply.and_then(|reply| Ok(Info::from_bytes(&reply.meta)?));
-            done(info.map(|info| ends(info.first, info.durable)));
-        };
-        self.machine.peers.call(&self.log_host, ask, Box::new(told));
+        let ends =
+            |info: Info| Ends { first: info.first, last: Index(info.durable.0.saturating_sub(1)) };
+        self.log.ask(topic, Box::new(move |info| done(info.map(ends))));
     }
 
-    /// Whether the log has a topic; asks the log's host, so it may wait.
+    /// Whether the log has a topic; asks whoever keeps it, so it may wait.
     pub fn has_topic(&self, topic: &str) -> Result<bool> {
-        let found = match &self.hosted {
-            Some(log) => log.info(topic).map(drop),
-            None => {
-                let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
-                let ask = request(msg::OP_PEER_LOG_INFO, &describe);
-                self.wait_for(|done| self.machine.peers.call(&self.log_host, ask, done)).map(drop)
-            }
-        };
-        match found {
-            Ok(()) => Ok(true),
+        match self.wait_for(|done| self.log.ask(topic, done)) {
+            Ok(_) => Ok(true),
             Err(e) if e.kind == Kind::NotFound => Ok(false),
             Err(e) => Err(e),
         }

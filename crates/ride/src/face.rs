@@ -188,7 +188,7 @@ impl ViewFace {
         let meta = request.meta.to_vec();
         let Some((make, reply)) = request.decode::<msg::Make>("make a collection") else { return };
         let node = self.views.node.clone();
-        if node.hosted.is_none() {
+        if !node.answers_for_log() {
             // Who keeps the log makes topics.
             return self.ask_host(wire::OP_VIEW_MAKE, meta, MAKE_MS, reply);
         }
@@ -222,8 +222,8 @@ impl ViewFace {
         let meta = request.meta.to_vec();
         let asked = request.decode::<msg::Horizon>("move the horizon");
         let Some((msg::Horizon { topic, call, index }, reply)) = asked else { return };
-        // Rides of all nodes are asked for in one place: who keeps the log decides how far it goes.
-        if self.views.node.hosted.is_none() {
+        // Rides of all nodes are asked for in one place: who looks after the log decides how far it goes.
+        if !self.views.node.looks_after_log() {
             return self.ask_host(wire::OP_VIEW_HORIZON, meta, HORIZON_MS, reply);
         }
         let name = match log_topic(&topic) {
@@ -270,14 +270,17 @@ impl ViewFace {
         fold.propose(Proposal::of(call, Command::horizon(until), Mode::Synced), Box::new(applied));
     }
 
-    /// Has the node that keeps the log answer in the place of this one.
+    /// Has the node that looks after the log answer in the place of this one.
     fn ask_host(&self, opcode: u16, meta: Vec<u8>, deadline_ms: u32, reply: Reply) {
         let node = &self.views.node;
         let request = PeerRequest { opcode, meta, body: None, deadline_ms };
         let answered = move |answered: Result<PeerReply>| {
             answer(reply, answered.map(|answered| (answered.meta, Parts::None)));
         };
-        node.machine.peers.call(&node.log_host, request, Box::new(answered));
+        match node.log_host() {
+            Ok(host) => node.machine.peers.call(&host, request, Box::new(answered)),
+            Err(e) => answered(Err(e)),
+        }
     }
 
     fn mark(self: Arc<Self>, request: Request<'_>) {

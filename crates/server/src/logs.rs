@@ -161,6 +161,7 @@ fn set_told(meta: &[u8]) -> Told {
 /// The log's topics, for clients.
 pub struct Logs {
     node: Arc<Node>,
+    log: Arc<dyn Log>,
     tails: Tails<Waiting>,
 }
 
@@ -168,7 +169,7 @@ impl Face for Logs {
     fn routes(self: Arc<Self>) -> Vec<Route> {
         let route = |opcode: u16, serve: fn(&Logs, Request<'_>)| {
             let logs = self.clone();
-            Route::new(opcode, Right::Data, move |request| match logs.node.hosted.is_some() {
+            Route::new(opcode, Right::Data, move |request| match logs.node.answers_for_log() {
                 true => serve(&logs, request),
                 // The log is elsewhere: its host answers, through this node.
                 false => logs.pass_on(request),
@@ -203,7 +204,8 @@ impl Face for Logs {
 
 impl Logs {
     pub fn new(node: Arc<Node>) -> Logs {
-        Logs { node, tails: Tails::default() }
+        let log = node.log_for_clients();
+        Logs { node, log, tails: Tails::default() }
     }
 
     fn pass_on(&self, request: Request<'_>) {
@@ -228,11 +230,14 @@ impl Logs {
             None => meta.to_vec(),
         };
         let request = PeerRequest { opcode, meta, body: None, deadline_ms };
-        let done = Box::new(move |answered: Result<PeerReply>| match (answered, waits) {
+        let done = move |answered: Result<PeerReply>| match (answered, waits) {
             (Ok(_), Some(read)) => read_now(read, reply),
             (answered, _) => answer(reply, answered.map(|answered| (answered.meta, Parts::None))),
-        });
-        self.node.machine.peers.call(&self.node.log_host, request, done);
+        };
+        match self.node.log_host() {
+            Ok(host) => self.node.machine.peers.call(&host, request, Box::new(done)),
+            Err(e) => done(Err(e)),
+        }
     }
 
     /// Reads a fold's topic for this node's owner, where another node keeps the log: that one knows
@@ -285,7 +290,10 @@ impl Logs {
             body: None,
             deadline_ms: HOST_MS,
         };
-        self.node.machine.peers.call(&self.node.log_host, request, Box::new(answered));
+        match self.node.log_host() {
+            Ok(host) => self.node.machine.peers.call(&host, request, Box::new(answered)),
+            Err(e) => answered(Err(e)),
+        }
     }
 
     fn append(&self, request: Request<'_>) {
@@ -305,7 +313,7 @@ impl Logs {
 
     fn read(&self, request: Request<'_>) {
         let Some((read, reply)) = request.decode::<msg::Read>("read the log") else { return };
-        let (log, tails) = (self.node.log.clone(), self.tails.clone());
+        let (log, tails) = (self.log.clone(), self.tails.clone());
         let (clock, node) = (self.node.machine.clock.clone(), self.node.clone());
         self.node.workers.run(move || match read.wait {
             // A tail: answered when there is an entry, or by the request's deadline.
@@ -323,7 +331,7 @@ impl Logs {
 
     fn trim(&self, request: Request<'_>) {
         let Some((trim, reply)) = request.decode::<msg::Trim>("trim the log") else { return };
-        let log = self.node.log.clone();
+        let log = self.log.clone();
         self.node.workers.run(move || {
             let trimmed = log.trim(&trim.topic, trim.before);
             answer(reply, trimmed.map(|()| (Vec::new(), Parts::None)));
@@ -344,19 +352,23 @@ impl Logs {
 
     fn verify(&self, request: Request<'_>) {
         let Some((asked, reply)) = request.decode::<msg::Verify>("verify the log") else { return };
-        let log = self.node.log.clone();
+        let log = self.log.clone();
         self.node.workers.run(move || send(reply, verify(&*log, &asked)));
     }
 
     fn info(&self, request: Request<'_>) {
         let Some((topic, reply)) = request.decode::<String>("describe the log") else { return };
-        let log = &*self.node.log;
-        let infos: Result<Vec<msg::Info>> = match topic.is_empty() {
-            // One that is damaged does not hide the others: `doctor` names it.
-            true => Ok(log.topics().into_iter().filter_map(|t| describe(log, t).ok()).collect()),
-            false => describe(log, topic).map(|info| vec![info]),
-        };
-        send(reply, infos);
+        let log = self.log.clone();
+        // Brokers may have to be asked.
+        self.node.workers.run(move || {
+            let all = || log.topics().into_iter().filter_map(|t| describe(&*log, t).ok()).collect();
+            let infos: Result<Vec<msg::Info>> = match topic.is_empty() {
+                // One that is damaged does not hide the others: `doctor` names it.
+                true => Ok(all()),
+                false => describe(&*log, topic).map(|info| vec![info]),
+            };
+            send(reply, infos);
+        });
     }
 }
 

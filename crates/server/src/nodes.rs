@@ -6,20 +6,16 @@ use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC};
-use holdfast_env::net::{Body, PeerDone, PeerReply, PeerRequest, Reply, Response};
+use holdfast_env::net::{Body, PeerDone, PeerReply, Reply, Response};
 use holdfast_env::planted;
-use holdfast_log::LogHost;
-use holdfast_node::{Node, PEER_OPERATIONS, SNAPSHOT_OPERATIONS};
+use holdfast_log::{Info, LogHost};
+use holdfast_node::{LogKeeper, Node, PEER_OPERATIONS, SNAPSHOT_OPERATIONS};
 use holdfast_wire::OP_CATCH_UP;
-use holdfast_wire::log::Info;
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log::{
-    Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_COMPARE, OP_PEER_LOG_INFO, OP_PEER_LOG_REACHED,
+    OP_PEER_LOG_APPEND, OP_PEER_LOG_COMPARE, OP_PEER_LOG_INFO, OP_PEER_LOG_REACHED,
 };
 use std::sync::Arc;
-
-/// How long the log's host may take to say how far the log is.
-const CATCH_UP_MS: u32 = 5000;
 
 fn said(message: &impl Encode) -> Result<PeerReply> {
     Ok(PeerReply { meta: message.to_bytes(), body: Vec::new() })
@@ -91,36 +87,28 @@ impl Nodes {
     /// Answers once this node's view has everything that is in the log now.
     fn catch_up(&self, reply: Reply) {
         let done = move |reached: Result<()>| reply.finish(reached.map(|()| Vec::new()));
-        if self.node.hosted.is_some() {
+        if self.node.hosted().is_some() {
             // The log is here, and so is all of it.
             return done(Ok(()));
         }
-        let (sender, topic) = (self.node.sender, NAMESPACE_TOPIC.to_owned());
-        let request = PeerRequest {
-            opcode: OP_PEER_LOG_INFO,
-            meta: Describe { sender, topic }.to_bytes(),
-            body: None,
-            deadline_ms: CATCH_UP_MS,
-        };
         let namespace = self.node.namespace.clone();
-        let answered = move |answer: Result<PeerReply>| match answer
-            .and_then(|answer| Ok(Info::from_bytes(&answer.meta)?))
-        {
+        let answered = move |asked: Result<Info>| match asked {
             Ok(_) if planted!("node.catch-up-waits-for-nothing") => done(Ok(())),
             Ok(info) => {
                 namespace.wake_at(Index(info.durable.0.saturating_sub(1)), Box::new(done));
             }
             Err(e) => done(Err(e)),
         };
-        self.node.machine.peers.call(&self.node.log_host, request, Box::new(answered));
+        self.node.log.ask(NAMESPACE_TOPIC, Box::new(answered));
     }
 
     fn welcome(&self) -> Welcome {
-        Welcome {
-            cluster: self.node.sender.cluster,
-            log_host: self.node.log_host.clone(),
-            data_format: DATA_FORMAT_VERSION,
-        }
+        let log_host = match &self.node.kept {
+            LogKeeper::Here(_) => self.node.address.clone(),
+            LogKeeper::Node { host, .. } => host.clone(),
+            LogKeeper::Shared(log) => log.place(),
+        };
+        Welcome { cluster: self.node.sender.cluster, log_host, data_format: DATA_FORMAT_VERSION }
     }
 
     /// Answers the nodes that wait for entries.
@@ -161,10 +149,10 @@ impl Nodes {
         if let Err(e) = admitted {
             return done(Err(e));
         }
-        if self.node.hosted.is_none() {
+        if self.node.hosted().is_none() {
             return done(Err(Error::retry(format!(
                 "use the log: this node does not keep it, `{}` does",
-                self.node.log_host
+                self.welcome().log_host
             ))));
         }
         if let Err(e) = self.node.check_log_request(opcode, meta) {

@@ -115,7 +115,7 @@ fn the_oldest_segments_go_by_size_and_the_rest_is_there_after_a_restart() {
     world.pass(6);
     let info = world.node.log.info("t").unwrap();
     assert!(info.bytes <= 100 << 10 && info.bytes > 50 << 10, "{info:?}");
-    let kept: Vec<_> = world.node.hosted.as_ref().unwrap().segments("t").unwrap();
+    let kept: Vec<_> = world.node.hosted().unwrap().segments("t").unwrap();
     assert_eq!(kept[0].0, info.first, "whole segments go");
     let mut world = world.restart();
     assert_eq!(world.first(), info.first.0);

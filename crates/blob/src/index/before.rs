@@ -33,7 +33,7 @@ pub fn take_over(node: &Node, context: &Context) -> Result<()> {
         Ok(false)
     })?;
     if !taken {
-        let whole = match &node.hosted {
+        let whole = match node.hosted() {
             // Its host has a snapshot, where the log was trimmed.
             None => true,
             Some(log) => {

@@ -146,7 +146,7 @@ impl Views {
     /// Where a topic's log begins, as far as this node knows, and since when: no entry before it is
     /// there any more.
     pub(super) fn first_of(&self, topic: &str) -> Result<(Index, u64)> {
-        if self.node.hosted.is_some() {
+        if self.node.hosted().is_some() {
             let now_ns = self.node.machine.clock.monotonic_ns();
             return Ok((self.node.log.info(&log_topic(topic)?)?.first, now_ns));
         }
@@ -223,10 +223,10 @@ impl Views {
         self.of(topic).iter().map(|view| view.lost_image(mark)).max().unwrap_or_default()
     }
 
-    /// Asks for images of topics of which many entries have come since the last ones: the log's host
-    /// does, for all.
+    /// Asks for images of topics of which many entries have come since the last ones: the node does, for
+    /// all, that looks after the log.
     fn ask_for_images(&self) {
-        if self.node.hosted.is_none() {
+        if !self.node.looks_after_log() {
             return;
         }
         let mut due = Vec::new();
@@ -263,9 +263,9 @@ impl Views {
         }
     }
 
-    /// Ends sessions of topics that nobody uses any more: the log's host does, for all.
+    /// Ends sessions of topics that nobody uses any more: the node that looks after the log does, for all.
     fn end_sessions(&self) {
-        if self.node.hosted.is_none() {
+        if !self.node.looks_after_log() {
             return;
         }
         let now_ns = self.node.machine.clock.monotonic_ns();

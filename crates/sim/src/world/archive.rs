@@ -32,7 +32,7 @@ impl Archive {
     pub fn follow(&self, host: &Node) -> Result<bool> {
         let mut trimmed = false;
         // Gaps, too: indices are as they were.
-        let Some(hosted) = &host.hosted else { return Ok(false) };
+        let Some(hosted) = host.hosted() else { return Ok(false) };
         for topic in TOPICS {
             trimmed |= hosted.info(topic)?.first > Index(1);
             loop {

@@ -392,7 +392,7 @@ impl World {
             cell.pause(0);
             cell.stall(0);
             let limps = cell.node().is_none_or(|node| {
-                node.stores.iter().any(|own| own.store.usage().read_only) || node.hosted.is_some()
+                node.stores.iter().any(|own| own.store.usage().read_only) || node.hosted().is_some()
             });
             if limps {
                 cell.end(End::Kill);

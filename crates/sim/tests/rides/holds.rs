@@ -132,7 +132,7 @@ fn a_trim_stops_at_a_hold_until_that_has_run_out() {
         let until = world.node.bounded_by_holds(&topic, end, &held);
         let has_run_out = world.node.has_run_out(&topic, world.node.id, at);
         assert_eq!(until, if has_run_out { end } else { at });
-        let bytes = world.node.hosted.as_ref().unwrap().bytes_behind(&topic, at).unwrap();
+        let bytes = world.node.hosted().unwrap().bytes_behind(&topic, at).unwrap();
         assert_eq!(has_run_out, bytes > 20_000, "{bytes} bytes");
         held_for += u64::from(!has_run_out);
         ran_out_at = ran_out_at.or(has_run_out.then_some(round));

@@ -54,14 +54,14 @@ pub(super) struct Riding {
 
 impl Horizons {
     pub fn node_begins(&self, node: &Arc<Node>) {
-        if node.hosted.is_some() {
+        if node.hosted().is_some() {
             *self.host.held() = Arc::downgrade(node);
         }
     }
 
     /// A second has passed on a node, or it has just decided: a host that is killed forgets what has run out.
     pub fn round(&self, node: &Node) {
-        if node.hosted.is_some() {
+        if node.hosted().is_some() {
             let State { ran_out, riding, .. } = &mut *self.state.held();
             let has_run_out = |(gateway, at): &&(usize, Index)| {
                 living(node, *gateway).is_some_and(|id| node.has_run_out(LOG_TOPIC, id, *at))
