@@ -42,6 +42,14 @@ enum Topic {
     },
 }
 
+/// Whether these offsets lie behind the last one, each behind the one before, which they move on.
+fn go_on(last: &mut i64, offsets: &[i64]) -> bool {
+    offsets.iter().all(|offset| {
+        let behind = *offset > std::mem::replace(last, (*last).max(*offset));
+        behind || planted!("kafka.offsets-go-back")
+    })
+}
+
 /// All topics, as they are known here.
 pub struct Topics {
     pub broker: Arc<Broker>,
@@ -75,7 +83,7 @@ impl Topics {
             return Err(Error::not_found(format!("topic `{topic}` is not there: create it")));
         }
         let place = self.broker.place(topic)?;
-        self.found(topic, Ok(place.clone()));
+        self.found(topic, place.clone());
         Ok(place)
     }
 
@@ -149,30 +157,26 @@ impl Topics {
     /// is another one than it was.
     fn acknowledged(&self, topic: &str, offsets: &[i64]) -> Result<()> {
         let mut topics = self.topics.held();
-        if let Some(Topic::There { last, refused, .. }) = topics.get_mut(topic) {
-            for offset in offsets {
-                if *offset <= *last && !planted!("kafka.offsets-go-back") {
-                    let e = made_anew(topic);
-                    *refused = Some(e.clone());
-                    return Err(e);
-                }
-                *last = *offset;
-            }
+        if let Some(Topic::There { last, refused, .. }) = topics.get_mut(topic)
+            && !go_on(last, offsets)
+        {
+            let e = made_anew(topic);
+            *refused = Some(e.clone());
+            return Err(e);
         }
         Ok(())
     }
 
-    /// The brokers have said where a topic is: whoever waited for it goes first.
-    fn found(self: &Self, topic: &str, place: Result<Place>) {
+    /// The brokers have said where a topic is; who waits for that goes first, and says it again.
+    fn found(&self, topic: &str, place: Place) {
         let mut topics = self.topics.held();
-        match (topics.get(topic), place) {
-            (Some(Topic::There { .. }), _) => {}
-            (Some(Topic::Sought(waiting)), _) if !waiting.is_empty() => {}
-            (_, Ok(place)) => {
+        match topics.get(topic) {
+            Some(Topic::There { .. }) => {}
+            Some(Topic::Sought(waiting)) if !waiting.is_empty() => {}
+            _ => {
                 let there = Topic::There { place, last: -1, refused: None };
                 topics.insert(topic.to_owned(), there);
             }
-            (_, Err(_)) => {}
         }
     }
 
@@ -275,6 +279,24 @@ impl Topics {
                     *refused = why;
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A topic that was deleted and made anew takes appends without an error, from its front on.
+    #[test]
+    fn offsets_of_one_process_only_grow() {
+        let mut last = -1;
+        assert!(go_on(&mut last, &[0, 1, 7]) && last == 7);
+        assert!(go_on(&mut last, &[]) && go_on(&mut last, &[8]));
+        for bad in [&[8][..], &[0], &[9, 9], &[10, 3]] {
+            let mut at = last;
+            assert!(!go_on(&mut at, bad), "{bad:?}");
+            assert!(at >= last);
         }
     }
 }

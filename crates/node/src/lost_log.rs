@@ -47,7 +47,8 @@ fn lost(data: &Path, identity: Identity, what: &str) -> Error {
     Error::corrupt(format!(
         "the log is lost, or another node keeps it: this is node `{}` of cluster `{:016x}`, and \
          `{}` {what}: put that directory back as it was, with `snapshots` beside it; where another \
-         node of the cluster keeps the log, start this one with `--join HOST:PORT`",
+         node of the cluster keeps the log, start this one with `--join HOST:PORT`, and where brokers \
+         do, with `--log kafka://HOST:PORT`",
         identity.node,
         identity.cluster,
         data.join("log").display()

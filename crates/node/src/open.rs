@@ -392,7 +392,7 @@ impl OpenLog {
         }
         if welcome.log_host.contains("://") {
             return Err(Error::invalid(format!(
-                "join the cluster at `{address}`: brokers keep its log: start with `--log {}`",
+                "join the cluster at `{address}`: brokers keep its log: start with `--log {0}`, or set `log = \"{0}\"`",
                 welcome.log_host
             )));
         }

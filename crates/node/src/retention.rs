@@ -90,6 +90,14 @@ impl Node {
     /// Makes a topic, or changes how long it is kept; durable on return. Waits for the disk.
     pub fn set_topic(&self, set: &msg::Set) -> Result<msg::Retention> {
         let topic = &set.topic;
+        let limits = set.retain_bytes.unwrap_or(0).max(set.retain_ms.unwrap_or(0));
+        if let Some(log) = self.shared().filter(|_| limits > 0) {
+            return Err(Error::unsupported(format!(
+                "limit how long topic `{topic}` is kept: brokers keep the log ({}), where topics have no \
+                 limits: trim it with `holdfast log trim`",
+                log.place()
+            )));
+        }
         match self.log.info(topic) {
             Ok(_) if set.create => {
                 return Err(Error::exists(format!(

@@ -40,20 +40,25 @@ fn free_ports(nodes: u16) -> u16 {
 
 impl Dev {
     pub fn start(data: &Path, nodes: u16) -> Dev {
-        Dev::start_with(data, nodes, 0, with_tls())
+        Dev::start_with(data, nodes, (0, with_tls()), &[])
     }
 
     /// Without certificates, whatever the others have: nodes that have none join it.
     pub fn start_plain(data: &Path, nodes: u16) -> Dev {
-        Dev::start_with(data, nodes, 0, false)
+        Dev::start_with(data, nodes, (0, false), &[])
     }
 
     /// With S3 on every node; its credentials are in the node's data directory.
     pub fn start_with_s3(data: &Path, nodes: u16) -> Dev {
-        Dev::start_with(data, nodes, free_ports(nodes), with_tls())
+        Dev::start_with(data, nodes, (free_ports(nodes), with_tls()), &[])
     }
 
-    fn start_with(data: &Path, nodes: u16, s3_port: u16, tls: bool) -> Dev {
+    /// With a log that brokers keep.
+    pub fn start_on(data: &Path, nodes: u16, log: &str) -> Dev {
+        Dev::start_with(data, nodes, (0, with_tls()), &["--log", log])
+    }
+
+    fn start_with(data: &Path, nodes: u16, (s3_port, tls): (u16, bool), more: &[&str]) -> Dev {
         let port = free_ports(nodes);
         let mut child = binary()
             .args(["--json", "dev", "--http-port", "0", "--lost-ms", "4000"])
@@ -61,6 +66,7 @@ impl Dev {
             .args(["--nodes", &nodes.to_string(), "--port", &port.to_string(), "--data"])
             .arg(data)
             .args(tls.then_some("--tls"))
+            .args(more)
             .spawn()
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -174,10 +180,16 @@ pub fn assert_same(dev: &Dev, node: u16, scratch: &Scratch, name: &str) {
 #[test]
 fn a_cluster_loses_nodes_and_disks_and_no_file() {
     let scratch = Scratch::new();
-    make_tree(&scratch.path("tree"));
     let dev = Dev::start(&scratch.path("dev"), 4);
+    nodes_and_disks_are_lost(&dev, &scratch, |_| ());
+}
+
+/// What four nodes bear, whoever keeps the log. `meanwhile` is called with the number of each of the 96
+/// pieces of a stream.
+pub fn nodes_and_disks_are_lost(dev: &Dev, scratch: &Scratch, mut meanwhile: impl FnMut(usize)) {
+    make_tree(&scratch.path("tree"));
     dev.run(1, &["fs", "put", "-r", scratch.path("tree").to_str().unwrap(), "/tree"]).ok();
-    assert_same(&dev, 4, &scratch, "before");
+    assert_same(dev, 4, scratch, "before");
 
     // A client's node dies under a stream; it goes on at another one.
     let streamed = bytes(7, 6 << 20);
@@ -187,6 +199,7 @@ fn a_cluster_loses_nodes_and_disks_and_no_file() {
         if i == 40 {
             dev.order(&["kill", "3", "--hard"]).ok();
         }
+        meanwhile(i);
         writer.write(piece).unwrap();
     }
     writer.close().unwrap();
@@ -198,12 +211,12 @@ fn a_cluster_loses_nodes_and_disks_and_no_file() {
     dev.until_repaired(3);
     dev.order(&["kill", "4", "--hard"]).ok();
     dev.order(&["erase", "4"]).ok();
-    assert_same(&dev, 2, &scratch, "two left");
+    assert_same(dev, 2, scratch, "two left");
 
     // A node with the old one's name and an empty disk joins as another one.
     dev.order(&["start", "3"]).ok();
     dev.until_repaired(4);
-    assert_same(&dev, 3, &scratch, "three again");
+    assert_same(dev, 3, scratch, "three again");
     assert_eq!(dev.client(3, &[]).get("/streamed").unwrap(), streamed);
     let listed = dev.run(2, &["node", "ls"]).ok();
     let states: Vec<&str> = listed.lines().map(|l| l.split_whitespace().nth(1).unwrap()).collect();

@@ -12,6 +12,7 @@ mod bad_frames;
 mod bad_input;
 mod blob_cluster;
 mod blob_disk;
+mod brokers;
 mod cache;
 mod cert;
 mod cluster;

@@ -1,0 +1,100 @@
+//! Clusters of real processes whose log real brokers keep.
+
+use crate::cluster::{Dev, nodes_and_disks_are_lost};
+use crate::common::{Scratch, binary, finish};
+use holdfast_brokers::Brokers;
+
+fn url(brokers: &Brokers, prefix: &str) -> String {
+    format!("kafka://{}/{prefix}", brokers.addresses())
+}
+
+/// The story of a cluster that hosts its log, and each broker dies in its turn under the stream: so does
+/// the one that leads the topics.
+#[test]
+fn a_cluster_on_three_brokers_loses_nodes_brokers_and_no_file() {
+    let Some(mut brokers) = Brokers::start(3, &[]) else { return };
+    let scratch = Scratch::new();
+    let dev = Dev::start_on(&scratch.path("dev"), 4, &url(&brokers, "story"));
+    nodes_and_disks_are_lost(&dev, &scratch, |piece| match piece {
+        10 => brokers.kill(0),
+        30 => {
+            brokers.restart(0);
+            brokers.kill(1);
+        }
+        60 => {
+            brokers.restart(1);
+            brokers.kill(2);
+        }
+        80 => brokers.restart(2),
+        _ => {}
+    });
+    // No node hosts the log: the first one may be lost as any other.
+    dev.order(&["kill", "1", "--hard"]).ok();
+    let list = |node| dev.run(node, &["fs", "ls", "/"]).ok();
+    dev.run(2, &["fs", "mkdir", "/without-the-first"]).ok();
+    assert!(list(3).contains("without-the-first"));
+    dev.order(&["start", "1"]).ok();
+    assert!(list(1).contains("without-the-first"));
+}
+
+/// Reads go on without brokers, and say so; writes fail with what to check; and nothing is restarted when
+/// the brokers are back.
+#[test]
+fn brokers_may_be_away_for_a_while() {
+    let Some(mut brokers) = Brokers::start(1, &[]) else { return };
+    if !brokers.are_ours() {
+        return eprintln!("SKIPPED: another one's broker is not killed");
+    }
+    let scratch = Scratch::new();
+    let dev = Dev::start_on(&scratch.path("dev"), 2, &url(&brokers, "away"));
+    dev.run(1, &["fs", "mkdir", "/before"]).ok();
+    dev.run(2, &["log", "append", "t", "one", "two"]).ok();
+    assert_eq!(dev.run(1, &["log", "read", "t"]).ok(), "1  one\n2  two\n");
+    dev.run(1, &["log", "set", "t", "--retain-bytes", "1G"])
+        .refused(&["brokers keep the log", "log trim"]);
+    brokers.kill(0);
+    // Waits for as long as an append is tried.
+    dev.run(1, &["log", "append", "t", "three"])
+        .refused(&["append to topic `t`", "check that the brokers"]);
+    let told = |words: &[&str]| {
+        let said = dev.run(2, words);
+        String::from_utf8(said.out).unwrap() + &said.err
+    };
+    let listed = told(&["fs", "ls", "/"]);
+    assert!(listed.contains("before") && listed.contains("may be old"), "{listed}");
+    let said = told(&["doctor"]);
+    assert!(said.contains("nothing was heard from the log's brokers"), "{said}");
+    brokers.restart(0);
+    while dev.run(1, &["fs", "mkdir", "-p", "/after"]).code != Some(0) {}
+    assert!(dev.run(2, &["fs", "ls", "/"]).ok().contains("after"));
+}
+
+#[test]
+fn what_is_wrong_with_the_brokers_or_the_cluster_there_is_said_at_the_start() {
+    let run = |scratch: &Scratch, name: &str, words: &[&str]| {
+        let mut command = binary();
+        command.args(["node", "run", "--data"]).arg(scratch.path(name)).args(words);
+        finish(&mut command, b"")
+    };
+    let scratch = Scratch::new();
+    for bad in ["localhost:9092", "kafka://", "kafka://x", "kafka://x:1/a_b"] {
+        run(&scratch, "bad", &["--log", bad]).refused(&["kafka"]);
+    }
+    let Some(brokers) = Brokers::start(1, &[]) else { return };
+    let dev = Dev::start_on(&scratch.path("dev"), 1, &url(&brokers, "one"));
+    // Its nodes would not talk to one that has another secret.
+    run(&scratch, "stranger", &["--log", &url(&brokers, "one")]).refused(&["secret", "--secret"]);
+    // Another prefix is another log.
+    dev.order(&["kill", "1"]).ok();
+    let data = scratch.path("dev").join("node-1");
+    let data = data.to_str().unwrap();
+    let again =
+        |words: &[&str]| finish(binary().args(["node", "run", "--data", data]).args(words), b"");
+    again(&["--log", &url(&brokers, "two")]).refused(&["no log has the prefix `two`"]);
+    dev.order(&["start", "1"]).ok();
+    // Whoever joins by a node hears where its log is.
+    let join = dev.address(1);
+    let secret = dev.data.join("secret");
+    let words = ["--join", &join, "--secret", secret.to_str().unwrap()];
+    run(&scratch, "joins", &words).refused(&["brokers keep its log", "--log kafka://"]);
+}
