@@ -22,7 +22,7 @@ use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::rules::Rules;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
-use holdfast_env::planted;
+use holdfast_env::{planted, sometimes};
 use holdfast_wire::admin::RecoverySettings;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,17 +44,19 @@ pub struct NodeInfo {
     /// Of the native protocol: `host:port`.
     pub address: String,
     pub state: NodeState,
-    /// Index of its last `StartNode`; 0 before the first.
+    /// Index of its last start; 0 before the first.
     pub incarnation: Index,
     pub draining: bool,
     /// Of its `JoinNode`; 0 for a node from before nodes joined.
     pub nonce: u64,
+    /// Of its last `Start`; 0 before the first, and behind a start of a build before.
+    pub start_nonce: u64,
 }
 
 impl NodeInfo {
     fn unstarted(host: String, rack: String, address: String, nonce: u64) -> NodeInfo {
         let (state, incarnation, draining) = (NodeState::Live, Index(0), false);
-        NodeInfo { host, rack, address, state, incarnation, draining, nonce }
+        NodeInfo { host, rack, address, state, incarnation, draining, nonce, start_nonce: 0 }
     }
 
     /// As people hear of it. A number that was given and never started under is nobody's, for the
@@ -282,11 +284,18 @@ impl ClusterView {
             }
             ClusterCommand::StartNode { node, host, rack, address, stores } => {
                 let place = [host, rack, address].map(String::as_str);
-                self.start(index, *node, place, Some(stores))
+                self.start(index, *node, place, (0, Some(stores)))
             }
             ClusterCommand::StartViewNode { node, host, rack, address } => {
                 let place = [host, rack, address].map(String::as_str);
-                self.start(index, *node, place, None)
+                self.start(index, *node, place, (0, None))
+            }
+            ClusterCommand::Start { node, nonce, after, host, rack, address, stores } => {
+                if let Some(started) = self.started_by(*node, *nonce, *after)? {
+                    return Ok(started);
+                }
+                let place = [host, rack, address].map(String::as_str);
+                self.start(index, *node, place, (*nonce, stores.as_deref()))
             }
             ClusterCommand::Beat { node, incarnation, free } => {
                 self.hear(*node, *incarnation, free)?;
@@ -465,13 +474,37 @@ impl ClusterView {
         Ok(ClusterOutcome::Joined { node })
     }
 
+    /// What a start that is in the log already answered. Refuses one that follows another start than the
+    /// node's last: a late copy of an earlier one must not fence the process that came after it.
+    fn started_by(&self, node: NodeId, nonce: u64, after: Index) -> Result<Option<ClusterOutcome>> {
+        let doing = || format!("start node `{node}`");
+        if nonce == 0 {
+            return Err(Error::invalid(format!("{}: its nonce is 0: draw another one", doing())));
+        }
+        let last = self.nodes.get(&node).ok_or_else(|| unknown("start", node))?;
+        let incarnation = last.incarnation;
+        if last.start_nonce == nonce && !planted!("cluster.starts-again") {
+            sometimes!("a start was in the log twice");
+            return Ok(Some(ClusterOutcome::Started { incarnation }));
+        }
+        if incarnation != after && !planted!("cluster.late-start-counts") {
+            sometimes!("a start came behind another one");
+            return Err(Error::fenced(format!(
+                "{}: this start follows the one at {after}, its last one was at {incarnation}: look \
+                 again, and start behind that",
+                doing()
+            )));
+        }
+        Ok(None)
+    }
+
     /// Of a node that keeps views alone without a list of stores.
     fn start(
         &mut self,
         index: Index,
         node: NodeId,
         place: [&str; 3],
-        listed: Option<&[StartedStore]>,
+        (nonce, listed): (u64, Option<&[StartedStore]>),
     ) -> Result<ClusterOutcome> {
         let stores = listed.unwrap_or_default();
         let doing = format!("start node `{node}`");
@@ -487,7 +520,7 @@ impl ClusterView {
         }
         let info = self.nodes.get_mut(&node).ok_or_else(|| unknown("start", node))?;
         [info.host, info.rack, info.address] = place.map(str::to_owned);
-        (info.incarnation, info.state) = (index, NodeState::Live);
+        (info.incarnation, info.state, info.start_nonce) = (index, NodeState::Live, nonce);
         for (store, info) in self.stores.iter_mut().filter(|(_, info)| info.node == node) {
             let here = stores.iter().any(|started| started.store == *store);
             match (info.tier, info.state) {

@@ -579,6 +579,34 @@ fn nothing_comes_back(command: &ClusterCommand, before: &ClusterView, view: &Clu
         let changed = cluster_bytes(before) != cluster_bytes(view);
         assert!(!changed || last == *incarnation, "{command:?} after a start at {last}");
     }
+    if let ClusterCommand::Start { node, nonce, after, .. } = command
+        && let (Some(last), Some(now)) = (before.node(*node), view.node(*node))
+        && last.incarnation != now.incarnation
+    {
+        assert_eq!(last.incarnation, *after, "{command:?}");
+        assert_ne!(last.start_nonce, *nonce, "{command:?} is a copy");
+    }
+}
+
+/// Of builds before, and of this one, with and without stores.
+fn start_command(draw: &mut Draw<'_>, node: NodeId, after: Index) -> ClusterCommand {
+    let name = |draw: &mut Draw<'_>| draw.one(&["", "a", "h", "\n\u{1b}"]).to_owned();
+    let started = |draw: &mut Draw<'_>| StartedStore {
+        store: StoreId(u64::from(node.0) * 2 + draw.below(2) as u64),
+        tier: Tier::Disk,
+        capacity: draw.length(),
+        free_mib: 1000,
+    };
+    let stores: Vec<_> = (0..draw.one(&[0, 1, 1, 2])).map(|_| started(draw)).collect();
+    let (host, rack, address) = (name(draw), name(draw), name(draw));
+    let nonce = draw.below(6) as u64;
+    match draw.below(4) {
+        0 => ClusterCommand::StartNode { node, host, rack, address, stores },
+        drawn => {
+            let stores = (drawn > 1).then_some(stores);
+            ClusterCommand::Start { node, nonce, after, host, rack, address, stores }
+        }
+    }
 }
 
 fn cluster_command(draw: &mut Draw<'_>, view: &ClusterView, index: u64) -> ClusterCommand {
@@ -590,7 +618,7 @@ fn cluster_command(draw: &mut Draw<'_>, view: &ClusterView, index: u64) -> Clust
     let name = |draw: &mut Draw<'_>| draw.one(&["", "a", "h", "\n\u{1b}"]).to_owned();
     let free = FreeSpace { store, free_mib: draw.one(&[0, 64, 1000, u32::MAX]) };
     let free = vec![free; draw.one(&[0, 1, 1, 2])];
-    match draw.below(29) {
+    match draw.below(33) {
         0 => ClusterCommand::RegisterNode { node, host: name(draw), address: name(draw) },
         1 => {
             let (tier, capacity) = (draw.one(&[Tier::Disk, Tier::Dram]), draw.length());
@@ -611,17 +639,7 @@ fn cluster_command(draw: &mut Draw<'_>, view: &ClusterView, index: u64) -> Clust
             rack: name(draw),
             address: name(draw),
         },
-        8..=11 => {
-            let started = |draw: &mut Draw<'_>| StartedStore {
-                store: StoreId(u64::from(node.0) * 2 + draw.below(2) as u64),
-                tier: Tier::Disk,
-                capacity: draw.length(),
-                free_mib: 1000,
-            };
-            let stores = (0..draw.one(&[0, 1, 1, 2])).map(|_| started(draw)).collect();
-            let (host, rack, address) = (name(draw), name(draw), name(draw));
-            ClusterCommand::StartNode { node, host, rack, address, stores }
-        }
+        8..=11 | 29..=32 => start_command(draw, node, incarnation),
         12..=18 => ClusterCommand::Beat { node, incarnation, free },
         19 => {
             use NodeState::*;

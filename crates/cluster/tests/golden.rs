@@ -277,7 +277,7 @@ fn snapshots_of_builds_before_clusters_are_still_read() {
     let old = include_str!("golden/cluster-2.txt").lines().last().unwrap();
     let mut old = ClusterView::restore(&unhex(old)).unwrap();
     assert_eq!(old.recovery(), RecoverySettings::default());
-    let later = 10 + (cluster_commands().len() - view_node_commands().len()) as u64;
+    let later = 10 + (cluster_commands().len() - since_view_nodes().len()) as u64;
     let mut now = ClusterView::new();
     for (i, command) in cluster_commands().iter().enumerate() {
         let index = Index(i as u64 + 10);
@@ -289,7 +289,7 @@ fn snapshots_of_builds_before_clusters_are_still_read() {
     for command in identity_commands() {
         old.apply(Index(30), &command).unwrap();
     }
-    for (i, command) in view_node_commands().iter().enumerate() {
+    for (i, command) in since_view_nodes().iter().enumerate() {
         old.apply(Index(i as u64 + later), command).unwrap();
     }
     assert_eq!(old, now);
@@ -301,7 +301,7 @@ fn snapshots_of_builds_before_clusters_are_still_read() {
     for command in identity_commands() {
         old.apply(Index(30), &command).unwrap();
     }
-    for (i, command) in view_node_commands().iter().enumerate() {
+    for (i, command) in since_view_nodes().iter().enumerate() {
         old.apply(Index(i as u64 + later), command).unwrap();
     }
     assert_eq!(old, now);
@@ -313,7 +313,7 @@ fn a_cluster_view_from_before_view_nodes_is_read() {
     let old = include_str!("golden/cluster-4.txt").lines().last().unwrap();
     let mut old = ClusterView::restore(&unhex(old)).unwrap();
     let mut now = ClusterView::new();
-    let before = cluster_commands().len() - view_node_commands().len();
+    let before = cluster_commands().len() - since_view_nodes().len();
     for (i, command) in cluster_commands().iter().enumerate() {
         let index = Index(i as u64 + 10);
         now.apply(index, command).unwrap();
@@ -323,6 +323,24 @@ fn a_cluster_view_from_before_view_nodes_is_read() {
     }
     assert_eq!(old, now);
     assert_eq!((now.keeps_chunks(NodeId(3)), now.keeps_chunks(NodeId(4))), (false, true));
+}
+
+/// Version 5 lacked which process a node's last start was of.
+#[test]
+fn a_cluster_view_from_before_starts_had_nonces_is_read() {
+    let old = include_str!("golden/cluster-5.txt").lines().last().unwrap();
+    let mut old = ClusterView::restore(&unhex(old)).unwrap();
+    let mut now = ClusterView::new();
+    let before = cluster_commands().len() - start_commands().len();
+    for (i, command) in cluster_commands().iter().enumerate() {
+        let index = Index(i as u64 + 10);
+        let outcome = now.apply(index, command).unwrap();
+        if i >= before {
+            assert_eq!(old.apply(index, command), Ok(outcome));
+        }
+    }
+    assert_eq!(old, now);
+    assert_eq!(now.node(NodeId(4)).unwrap().incarnation, Index(36));
 }
 
 fn identity_commands() -> Vec<ClusterCommand> {
@@ -336,6 +354,23 @@ fn identity_commands() -> Vec<ClusterCommand> {
         put_token("backup"),
         ClusterCommand::RemoveToken { name: name("gone") },
     ]
+}
+
+fn since_view_nodes() -> Vec<ClusterCommand> {
+    view_node_commands().into_iter().chain(start_commands()).collect()
+}
+
+/// Behind starts of builds before and behind each other; the last is a copy.
+fn start_commands() -> Vec<ClusterCommand> {
+    let start = |node, nonce, after, stores| {
+        let (host, rack, address) = ("k".to_owned(), "r".to_owned(), "k:7400".to_owned());
+        let (node, after) = (NodeId(node), Index(after));
+        ClusterCommand::Start { node, nonce, after, host, rack, address, stores }
+    };
+    let store =
+        StartedStore { store: StoreId(9), tier: Tier::Disk, capacity: 1 << 31, free_mib: 2000 };
+    let begun = start(4, 0x0a0b_0c0d, 34, Some(vec![store]));
+    vec![start(3, 1, 31, Some(vec![])), begun.clone(), start(3, 2, 35, None), begun]
 }
 
 /// A node that keeps chunks becomes one again when it is started so.
@@ -416,7 +451,7 @@ fn cluster_commands() -> Vec<ClusterCommand> {
             },
         ],
         identity_commands(),
-        view_node_commands(),
+        since_view_nodes(),
     ]
     .concat()
 }
@@ -434,6 +469,6 @@ fn the_bytes_of_cluster_entries_and_of_a_snapshot_stay() {
     let mut snapshot = Vec::new();
     view.snapshot(&mut snapshot);
     let _ = writeln!(text, "{}", hex(&snapshot));
-    assert_golden(&text, include_str!("golden/cluster-5.txt"), "cluster-5.txt");
+    assert_golden(&text, include_str!("golden/cluster-6.txt"), "cluster-6.txt");
     assert_eq!(ClusterView::restore(&snapshot), Ok(view));
 }

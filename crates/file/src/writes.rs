@@ -5,15 +5,16 @@ use crate::reads::find;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
-use holdfast_base::{Error, Result, path};
+use holdfast_base::{Error, Kind, Result, path};
 use holdfast_cluster::{
     ChunkKind, ChunkState, Command, Location, Namespace, Outcome, RawExtent, Remainder,
 };
 use holdfast_env::net::{Parts, Reply, Response};
-use holdfast_env::planted;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
 use holdfast_server::{Request, answer};
 use holdfast_wire::{Call, file as msg};
+use std::sync::{Arc, Mutex};
 
 /// Answers with the file that a command made.
 fn file_of(outcome: Outcome) -> Result<FileId> {
@@ -29,6 +30,43 @@ fn reply_file(reply: Reply, outcome: Result<Outcome>) {
 
 fn reply_done(reply: Reply, outcome: Result<Outcome>) {
     answer(reply, outcome.map(|_| (Vec::new(), Parts::None)));
+}
+
+/// A file that is being begun, and the directories above it: both are proposed at once, and answered when
+/// both are known.
+struct Beginning(Mutex<Option<Halves>>);
+
+struct Halves {
+    parents: Option<Result<()>>,
+    begun: Option<Result<msg::Begun>>,
+    reply: Reply,
+}
+
+impl Beginning {
+    fn new(reply: Reply) -> Arc<Beginning> {
+        Arc::new(Beginning(Mutex::new(Some(Halves { parents: None, begun: None, reply }))))
+    }
+
+    fn parents(&self, made: Result<()>) {
+        self.told(|halves| halves.parents = Some(made));
+    }
+
+    fn begun(&self, begun: Result<msg::Begun>) {
+        self.told(|halves| halves.begun = Some(begun));
+    }
+
+    fn told(&self, tell: impl FnOnce(&mut Halves)) {
+        let mut held = self.0.held();
+        let mut halves = held.take().expect("each half is told once");
+        tell(&mut halves);
+        let (Some(parents), Some(begun)) = (&halves.parents, &halves.begun) else {
+            *held = Some(halves);
+            return;
+        };
+        let begun = begun.clone().and_then(|begun| parents.clone().map(|()| begun));
+        drop(held);
+        answer(halves.reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
+    }
 }
 
 impl FileFace {
@@ -159,20 +197,27 @@ impl FileFace {
                 return answer(reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
             }
         };
-        if begin.node.parents
-            && let Some((parent, _)) = path::split(&begin.node.path)
-            && parent != "/"
-        {
-            let parents = Command::MakeDir {
-                path: parent.to_owned(),
-                kind: NodeKind::Directory,
-                mode: 0o755,
-                mtime: self.mtime(msg::MTIME_NOW),
-                class: None,
-                parents: true,
-            };
-            // If this is refused, so is the close, with the reason.
-            self.node.propose_own(parents, class.durability(), Box::new(|_| ()));
+        let beginning = Beginning::new(reply);
+        match path::split(&begin.node.path) {
+            Some((parent, _)) if begin.node.parents && parent != "/" => {
+                let parents = Command::MakeDir {
+                    path: parent.to_owned(),
+                    kind: NodeKind::Directory,
+                    mode: 0o755,
+                    mtime: self.mtime(msg::MTIME_NOW),
+                    class: None,
+                    parents: true,
+                };
+                let (beginning, unheard) = (beginning.clone(), planted!("file.parents-unheard"));
+                let made = Box::new(move |made: Result<Outcome>| match made {
+                    // It may not be in the log: asked again, the file is the same.
+                    Err(e) if e.kind == Kind::Retry && !unheard => beginning.parents(Err(e)),
+                    // If it was refused, so is the close, with the reason.
+                    _ => beginning.parents(Ok(())),
+                });
+                self.node.propose_own(parents, class.durability(), made);
+            }
+            _ => beginning.parents(Ok(())),
         }
         let command = Command::Begin {
             path: begin.node.path,
@@ -181,8 +226,7 @@ impl FileFace {
             mtime: self.mtime(begin.node.mtime_ns),
         };
         let done = Box::new(move |outcome: Result<Outcome>| {
-            let begun = outcome.and_then(file_of).map(|file| msg::Begun { file, class });
-            answer(reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
+            beginning.begun(outcome.and_then(file_of).map(|file| msg::Begun { file, class }));
         });
         self.node.propose(begin.call, &command, class.durability(), done);
     }

@@ -47,7 +47,7 @@ impl Node {
                 let lost = Command::DropReplica { chunk, generation, store, lost: true };
                 node.propose_own(lost, Durability::Memory, Box::new(|_| ()));
             }
-            // Behind the others: a seal that went through alone is followed by the next start.
+            // Behind the others: a seal that went through alone is followed by whoever leads.
             let close = match kind {
                 ChunkKind::Packed => Command::CloseChunk { chunk },
                 ChunkKind::Raw => return done(Ok(length)),
@@ -61,7 +61,7 @@ impl Node {
     }
 
     /// Chunks whose seal decided and whose replicas were all in memory that is gone since: dropped,
-    /// for the view to know that they are lost.
+    /// for the view to know that they are lost. Waits for nothing: whoever leads asks again.
     pub(super) fn drop_ended(self: &Arc<Node>) -> Result<()> {
         let gone: Vec<StoreId> = self.cluster.read(|view, _| {
             let gone = view.stores().filter(|(_, info)| info.state == StoreState::Gone);

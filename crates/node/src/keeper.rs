@@ -88,6 +88,8 @@ pub struct Keeper {
     copies_next_ns: u64,
     /// When it looks for chunks with more copies than they should have.
     surplus_next_ns: u64,
+    /// When it looks for chunks that ended with the memory they were in.
+    ended_next_ns: u64,
     /// When the views are compared again, and the questions that are out.
     compare_next_ns: u64,
     comparison: Option<compare::Round>,
@@ -102,6 +104,8 @@ pub struct Keeper {
 
 /// How often views are compared, and the log's host looks what of it may go.
 const COMPARE_NS: u64 = 10_000_000_000;
+/// How often the leader looks for chunks that ended in memory.
+const ENDED_NS: u64 = 10_000_000_000;
 /// How often it is noted how far the log is.
 const NOTE_NS: u64 = 10_000_000_000;
 
@@ -146,6 +150,7 @@ impl Keeper {
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
             surplus_next_ns: 0,
+            ended_next_ns: 0,
             compare_next_ns: 0,
             comparison: None,
             note_next_ns: 0,
@@ -166,7 +171,7 @@ impl Keeper {
             return;
         }
         self.look();
-        let rounds: [(&str, Round); 21] = [
+        let rounds: [(&str, Round); 22] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -175,6 +180,7 @@ impl Keeper {
             ("want more copies", Keeper::raise_copies),
             ("finish drains", Keeper::finish_drains),
             ("drop copies in excess", Keeper::drop_surplus),
+            ("drop what ended in memory", Keeper::drop_ended),
             ("unlink chunks", Keeper::unlink),
             ("set aside what nobody names", Keeper::set_aside_unnamed),
             ("empty the quarantine", Keeper::empty_quarantine),
@@ -206,6 +212,20 @@ impl Keeper {
             growth.entry(own.id).or_default().record(now_ns / 1_000_000, used_bytes);
         }
         Ok(())
+    }
+
+    /// A start has asked for this already. But the seal of such a chunk may be in the log behind that,
+    /// though its append had failed; and what was proposed may have been lost.
+    fn drop_ended(&mut self, now_ns: u64) -> Result<()> {
+        let node = &self.node;
+        if now_ns < self.ended_next_ns || !node.leads() || node.is_behind() {
+            return Ok(());
+        }
+        self.ended_next_ns = now_ns + ENDED_NS;
+        if planted!("node.ended-memory-waits-for-a-start") {
+            return Ok(());
+        }
+        node.drop_ended()
     }
 
     fn reclaim(&mut self, _now_ns: u64) -> Result<()> {

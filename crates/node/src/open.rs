@@ -576,24 +576,27 @@ impl Joining<'_> {
 
     /// Tells the cluster that this process is the node from now on, and what it has.
     fn start(&self, identity: Identity, stores: &Stores) -> Result<Sender> {
-        let (host, rack, address) = self.place();
-        let node = identity.node;
-        let start = match self.config.keeps_chunks {
-            true => {
-                let stores = stores.iter().map(started).collect();
-                ClusterCommand::StartNode { node, host, rack, address, stores }
+        let (node, nonce) = (identity.node, self.machine.rng.next_u64().max(1));
+        let stores: Vec<StartedStore> = stores.iter().map(started).collect();
+        let stores = self.config.keeps_chunks.then_some(stores);
+        let last_start =
+            || self.cluster.read_last(|view| view.node(node).map_or(Index(0), |n| n.incarnation));
+        let incarnation = loop {
+            let after = last_start();
+            let ((host, rack, address), stores) = (self.place(), stores.clone());
+            let start = ClusterCommand::Start { node, nonce, after, host, rack, address, stores };
+            match self.propose(&start) {
+                Ok(ClusterOutcome::Started { incarnation }) => break incarnation,
+                Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
+                Err(e) if e.kind == Kind::NotFound && self.log.hosted().is_some() => {
+                    return Err(lost_log::has_no_node(&self.config.data, identity));
+                }
+                // The others do not hear of this start; what is here can be read and asked about.
+                Err(_) if self.cluster.status().stopped.is_some() => break Index(0),
+                // An earlier start, which this view had not seen yet, or which came late.
+                Err(e) if e.kind == Kind::Fenced && last_start() > after => {}
+                Err(e) => return Err(e),
             }
-            false => ClusterCommand::StartViewNode { node, host, rack, address },
-        };
-        let incarnation = match self.propose(&start) {
-            Ok(ClusterOutcome::Started { incarnation }) => incarnation,
-            Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
-            Err(e) if e.kind == Kind::NotFound && self.log.hosted().is_some() => {
-                return Err(lost_log::has_no_node(&self.config.data, identity));
-            }
-            // The others do not hear of this start; what is here can be read and asked about.
-            Err(_) if self.cluster.status().stopped.is_some() => Index(0),
-            Err(e) => return Err(e),
         };
         let sender = Sender { cluster: identity.cluster, node, incarnation };
         if let Kept::Node { log, .. } = &self.log.kept {

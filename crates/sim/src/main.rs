@@ -2,6 +2,7 @@
 //! `-- --schedules N [--seed FIRST]`: many on all cores; the first failing seed and how to repeat it.
 #![forbid(unsafe_code)]
 
+use holdfast_base::error::panic_text;
 use holdfast_env::HoldMutex;
 use holdfast_env::trial::Drawn;
 use holdfast_sim::guests;
@@ -11,6 +12,7 @@ use holdfast_sim::world::{
 };
 use holdfast_sim::{STACK_BYTES, on_a_deep_stack};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +40,7 @@ struct Arguments {
     guests: Vec<guests::Make>,
     usual_limits: bool,
     unruly: bool,
+    orderly: bool,
 }
 
 fn options() -> Result<Arguments, String> {
@@ -55,6 +58,7 @@ fn options() -> Result<Arguments, String> {
         guests: Vec::new(),
         usual_limits: false,
         unruly: false,
+        orderly: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -86,6 +90,7 @@ fn options() -> Result<Arguments, String> {
             "--repair" => options.repair = true,
             "--usual-limits" => options.usual_limits = true,
             "--unruly" => options.unruly = true,
+            "--orderly" => options.orderly = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
         }
@@ -112,7 +117,7 @@ fn schedule(options: &Arguments, seed: u64, trace: bool) -> Schedule {
         sites_off: options.without.clone(),
         planted: options.planted.clone(),
         usual_limits: options.usual_limits,
-        unruly: options.unruly,
+        unruly: options.unruly || (schedule.unruly && !options.orderly),
         work_ns,
         faults_ns,
         ..schedule
@@ -209,7 +214,13 @@ fn many(options: &Arguments, schedules: u64) -> ExitCode {
         if seed >= options.seed + schedules {
             return;
         }
-        let report = run(&schedule(options, seed, false));
+        let schedule = schedule(options, seed, false);
+        let ended = catch_unwind(AssertUnwindSafe(|| run(&schedule)));
+        // Others go on, and the seed is told.
+        let report = ended.unwrap_or_else(|panic| {
+            let violations = vec![format!("panicked: {}", panic_text(&*panic))];
+            Report { seed, violations, ..Report::default() }
+        });
         ran.fetch_add(1, Ordering::Relaxed);
         operations.fetch_add(report.operations, Ordering::Relaxed);
         faults.fetch_add(report.faults, Ordering::Relaxed);
@@ -233,6 +244,7 @@ fn many(options: &Arguments, schedules: u64) -> ExitCode {
     limits.print();
     let asked = !options.calm
         && !options.repair
+        && !options.orderly
         && options.without.is_empty()
         && options.planted.is_empty();
     let (all, some) = (schedules >= SCHEDULES_FOR_ALL, schedules >= SCHEDULES_FOR_BORDERS);

@@ -196,11 +196,14 @@ impl Inner {
                 self.put(&topic, entries, mode, Box::new(move |kept| done(kept.and(Err(e)))));
             }
             Fate::AppearsLater => {
-                self.appears(100 + self.below(4000), &append.topic, &append.entries);
+                let ms = 100 + self.below(4000);
+                let told = || sometimes!("a failed append appeared later");
+                self.appears(ms, &append.topic, &append.entries, told);
                 self.refuse(append, "no answer came");
             }
             Fate::AppearsTwice => {
-                self.appears(self.below(3000), &append.topic, &append.entries);
+                let told = || sometimes!("an entry appeared that had been answered before");
+                self.appears(self.below(3000), &append.topic, &append.entries, told);
                 self.perform(append);
             }
             Fate::IsSlow => {
@@ -223,10 +226,10 @@ impl Inner {
     }
 
     /// A copy arrives, which nobody hears of.
-    fn appears(self: &Arc<Self>, ms: u64, topic: &str, entries: &[Vec<u8>]) {
+    fn appears(self: &Arc<Self>, ms: u64, topic: &str, entries: &[Vec<u8>], told: fn()) {
         let (topic, entries) = (topic.to_owned(), entries.to_vec());
         self.after(ms, move |inner| {
-            sometimes!("an entry appeared that had been answered before");
+            told();
             inner.put(&topic, entries, Mode::Synced, Box::new(|_| ()));
         });
     }
@@ -237,7 +240,8 @@ impl Inner {
         self.state.held().fails_over = true;
         self.after(100 + self.below(2000), |inner| inner.state.held().fails_over = false);
         if self.below(2) == 0 {
-            self.appears(self.below(3000), &append.topic, &append.entries);
+            let told = || sometimes!("a failed append appeared later");
+            self.appears(self.below(3000), &append.topic, &append.entries, told);
         }
         self.refuse(append, "its engine fails over");
     }

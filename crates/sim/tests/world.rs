@@ -69,7 +69,7 @@ fn deliberate_bugs_are_caught() {
             "the shortest decides",
             none,
             &["node.sealed-at-the-shortest"],
-            2..=2,
+            6..=6,
             "was dropped there",
         ),
         (
@@ -79,7 +79,7 @@ fn deliberate_bugs_are_caught() {
             1..=1,
             "was open when the store started",
         ),
-        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 17..=17, "counts on"),
+        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 8..=8, "counts on"),
     ];
     for (name, sites, bugs, mut seeds, word) in bugs {
         let found = seeds.find_map(|seed| {

@@ -85,8 +85,7 @@ pub enum ClusterCommand {
         rack: String,
         address: String,
     },
-    /// A node's process begins: this entry's index is its incarnation, and earlier ones are
-    /// fenced. The node is live, and has exactly these stores. Answers `Started`.
+    /// As `Start`, whatever the node's start before was. From builds whose log repeated nothing.
     StartNode {
         node: NodeId,
         host: String,
@@ -159,13 +158,25 @@ pub enum ClusterCommand {
         node: NodeId,
         incarnation: Index,
     },
-    /// As `StartNode`, of a node that keeps views alone: it has no stores, and takes no seat. Answers
-    /// `Started`.
+    /// As `StartNode`, of a node that keeps views alone.
     StartViewNode {
         node: NodeId,
         host: String,
         rack: String,
         address: String,
+    },
+    /// A node's process begins: this entry's index is its incarnation, and earlier ones are fenced. The
+    /// node is live, and has exactly these stores; none at all where it keeps views alone, and takes no
+    /// seat. Refused unless the node's start before was at `after`; the same nonce again, drawn by the
+    /// process, changes nothing. Answers `Started`.
+    Start {
+        node: NodeId,
+        nonce: u64,
+        after: Index,
+        host: String,
+        rack: String,
+        address: String,
+        stores: Option<Vec<StartedStore>>,
     },
 }
 codec_enum!(ClusterCommand: "cluster command" {
@@ -188,8 +199,9 @@ codec_enum!(ClusterCommand: "cluster command" {
     17 => PutToken { name, id, until_s, now_s, rules },
     18 => RemoveToken { name },
     19 => StartViewNode { node, host, rack, address },
+    20 => Start { node, nonce, after, host, rack, address, stores },
 });
-const CLUSTER_TAG_MAX: u8 = 19;
+const CLUSTER_TAG_MAX: u8 = 20;
 
 impl ClusterCommand {
     pub fn to_entry(&self) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! The cluster view as bytes, and back: docs/formats/cluster.md. The same state has one form. What
-//! a build before clusters (version 1), before recovery's settings (2), before certificates (3) or
-//! before nodes that keep views alone (4) wrote is read too.
+//! a build before clusters (version 1), before recovery's settings (2), before certificates (3),
+//! before nodes that keep views alone (4) or before starts had nonces (5) wrote is read too.
 
 use super::identities::Identities;
 use super::tokens::Tokens;
@@ -15,14 +15,15 @@ use holdfast_wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
 
 const MAGIC: [u8; 4] = *b"HFCV";
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
+const VERSION_BEFORE_STARTS: u8 = 5;
 const VERSION_BEFORE_VIEW_NODES: u8 = 4;
 const VERSION_BEFORE_CERTIFICATES: u8 = 3;
 /// Without what a person said about recovery.
 const VERSION_BEFORE_RECOVERY: u8 = 2;
 const VERSION_BEFORE_CLUSTERS: u8 = 1;
 
-codec_struct!(NodeInfo { host, rack, address, state, incarnation, draining, nonce });
+codec_struct!(NodeInfo { host, rack, address, state, incarnation, draining, nonce, start_nonce });
 codec_struct!(StoreInfo { node, tier, state, capacity, free_mib });
 
 struct OldNode {
@@ -30,6 +31,24 @@ struct OldNode {
     address: String,
 }
 codec_struct!(OldNode { host, address });
+
+struct NodeBeforeStarts {
+    host: String,
+    rack: String,
+    address: String,
+    state: NodeState,
+    incarnation: Index,
+    draining: bool,
+    nonce: u64,
+}
+codec_struct!(NodeBeforeStarts { host, rack, address, state, incarnation, draining, nonce });
+
+impl NodeBeforeStarts {
+    fn now(self) -> NodeInfo {
+        let NodeBeforeStarts { host, rack, address, state, incarnation, draining, nonce } = self;
+        NodeInfo { host, rack, address, state, incarnation, draining, nonce, start_nonce: 0 }
+    }
+}
 
 struct OldStore {
     node: NodeId,
@@ -83,7 +102,13 @@ impl ClusterView {
             view.restore_before_clusters(source)?;
         } else {
             view.id = source.get()?;
-            view.nodes = source.get_with(decode_map)?;
+            view.nodes = match version > VERSION_BEFORE_STARTS {
+                true => source.get_with(decode_map)?,
+                false => {
+                    let nodes: BTreeMap<NodeId, NodeBeforeStarts> = source.get_with(decode_map)?;
+                    nodes.into_iter().map(|(id, node)| (id, node.now())).collect()
+                }
+            };
             view.stores = source.get_with(decode_map)?;
             view.leadership = source.get_with(Leadership::decode)?;
         }
@@ -143,12 +168,14 @@ impl ClusterView {
             return Err(Error::corrupt(format!("unknown node `{node}` keeps views alone")));
         }
         let started = |info: &NodeInfo| info.incarnation != Index(0);
-        let idle = self.nodes.values().find(|info| !started(info) && info.state != NodeState::Live);
+        let beginning = |info: &NodeInfo| info.state == NodeState::Live && info.start_nonce == 0;
+        let idle = self.nodes.values().find(|info| !started(info) && !beginning(info));
         if let Some(info) = idle {
             return Err(Error::corrupt(format!(
-                "the node at `{}` never started, and is {}",
+                "the node at `{}` never started, and is {}, with nonce {} of a start",
                 info.address,
-                info.state.name()
+                info.state.name(),
+                info.start_nonce
             )));
         }
         // Who sits was decided entry by entry; that the seats are as full as they can be is not.

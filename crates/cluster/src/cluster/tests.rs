@@ -1,6 +1,7 @@
 use super::*;
 use holdfast_base::Kind;
 use holdfast_base::checksum::crc32c;
+use holdfast_env::{Rng, SeededRng};
 
 fn register(store: u64, node: u32, tier: Tier) -> ClusterCommand {
     let (store, node) = (StoreId(store), NodeId(node));
@@ -356,6 +357,99 @@ fn a_node_that_keeps_views_alone_takes_no_seat() {
     // A directory that held views alone, and is a node's now.
     world.accept(start(3, &[(3, Tier::Disk)]));
     assert_eq!((world.seats(), world.view.keeps_chunks(NodeId(3))), (vec![3], true));
+}
+
+/// A process of node 1, with a store in memory of its own.
+fn process(nonce: u64, after: Index) -> ClusterCommand {
+    let store = |store, tier| StartedStore { store, tier, capacity: 1 << 30, free_mib: 500 };
+    ClusterCommand::Start {
+        node: NodeId(1),
+        nonce,
+        after,
+        host: "h1".to_owned(),
+        rack: String::new(),
+        address: format!("h1:{nonce}"),
+        stores: Some(vec![store(StoreId(1), Tier::Disk), store(StoreId(1000 + nonce), Tier::Dram)]),
+    }
+}
+
+/// A log may show an entry again, or late one whose append had failed. A start that came so fenced the
+/// process that had appended it, or the one that was started when it had failed; and as it named the
+/// stores of its own time, what the newer one had in memory was said to be gone.
+#[test]
+fn a_start_that_comes_again_or_late_fences_nobody() {
+    let mut world = World::new(1);
+    let of_build_before = world.view.node(NodeId(1)).unwrap().incarnation;
+    let lost = process(7, of_build_before);
+    let kept = process(8, of_build_before);
+    let started = world.accept(kept.clone());
+    let incarnation = Index(world.index);
+    assert_eq!(started, ClusterOutcome::Started { incarnation });
+    let before = world.view.clone();
+    assert_eq!(world.accept(kept), started, "a copy");
+    assert_eq!(world.apply(lost.clone()).unwrap_err().kind, Kind::Fenced, "late");
+    assert_eq!(before, world.view);
+    // Of a directory whose copy runs: the second one starts, once it has seen the first.
+    assert_eq!(world.apply(process(9, of_build_before)).unwrap_err().kind, Kind::Fenced);
+    world.accept(process(9, incarnation));
+    assert_eq!(world.view.store(StoreId(1008)).unwrap().state, StoreState::Gone);
+    assert!(world.apply(lost).is_err());
+    let no_nonce = world.apply(process(0, Index(world.index))).unwrap_err();
+    assert_eq!(no_nonce.kind, Kind::Invalid, "{no_nonce}");
+}
+
+/// Processes follow each other, and what each appends comes at once, late, or twice: the last one that
+/// was told that it had started is the node, whatever comes behind.
+#[test]
+fn whoever_started_last_is_the_node_whatever_comes_late() {
+    let (mut refused, mut repeated, mut late_counted) = (0, 0, 0);
+    for seed in 0..300 {
+        let rng = SeededRng::new(seed);
+        let below = |n: u64| rng.next_u64() % n;
+        let mut world = World::new(1);
+        let mut on_their_way: Vec<ClusterCommand> = Vec::new();
+        let mut told = None;
+        for nonce in 1..12 {
+            // Who was told nothing is started again, as another process.
+            let after = world.view.node(NodeId(1)).unwrap().incarnation;
+            let own = process(nonce, after);
+            let copies = below(3);
+            on_their_way.extend((0..copies).map(|_| own.clone()));
+            if below(3) > 0 {
+                let incarnation = Index(world.index + 1);
+                assert_eq!(world.accept(own), ClusterOutcome::Started { incarnation });
+                told = Some((nonce, incarnation));
+            }
+            for _ in 0..below(4) {
+                if on_their_way.is_empty() {
+                    break;
+                }
+                let at = below(on_their_way.len() as u64) as usize;
+                let late = on_their_way.swap_remove(at);
+                let last = world.view.node(NodeId(1)).unwrap().clone();
+                let ClusterCommand::Start { nonce: of, after, .. } = &late else { unreachable!() };
+                let (of, after) = (*of, *after);
+                let came = world.apply(late);
+                let now = world.view.node(NodeId(1)).unwrap();
+                match came {
+                    Ok(ClusterOutcome::Started { incarnation }) if of == last.start_nonce => {
+                        repeated += 1;
+                        assert_eq!((incarnation, now), (last.incarnation, &last));
+                    }
+                    Ok(_) => {
+                        late_counted += 1;
+                        assert_eq!(last.incarnation, after, "nobody has started meanwhile");
+                        told = None;
+                    }
+                    Err(_) => refused += 1,
+                }
+                if let Some((nonce, incarnation)) = told {
+                    assert_eq!((now.start_nonce, now.incarnation), (nonce, incarnation));
+                }
+            }
+        }
+    }
+    assert!(refused > 100 && repeated > 100 && late_counted > 100);
 }
 
 /// The host of an embedded log beats whenever anybody can: before this entry nobody else could

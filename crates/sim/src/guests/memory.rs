@@ -90,7 +90,11 @@ impl Guest for Files {
                 let name = format!("/memory/last-{gateway}");
                 let mut put = false;
                 for _ in 0..ATTEMPTS {
-                    put = put || self.put(&visitor, gateway, &name).await;
+                    put = self.put(&visitor, gateway, &name).await;
+                    if put {
+                        break;
+                    }
+                    visitor.pause().await;
                 }
                 if !put {
                     return visitor.violate(&format!("n{gateway} takes nothing into memory"));

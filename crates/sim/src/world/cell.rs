@@ -27,7 +27,7 @@ use holdfast_view::FoldOptions;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
@@ -38,6 +38,8 @@ const KEEPER_NS: u64 = SECOND;
 const SNAPSHOT_NS: u64 = 12 * SECOND;
 /// Between two attempts to start a node that could not.
 const AGAIN_NS: u64 = SECOND;
+/// Until it is looked again whether the log's host has started.
+const STARTS_NS: u64 = 100 * MS;
 /// A commit is carried out so long after it was asked for, at most; on a slow disk, after more.
 const PUMP_NS_MAX: u64 = 3 * MS;
 const SLOW_PUMP_NS_MAX: u64 = 700 * MS;
@@ -257,8 +259,21 @@ impl Cell {
         }
     }
 
+    /// Whether the log's host is about to start. Waits nest, so that it could not go on while others
+    /// wait for it within its own.
+    fn host_is_starting(&self) -> bool {
+        let world = self.shared.world.get().and_then(Weak::upgrade);
+        world.is_some_and(|world| {
+            world.cells[0].number != self.number && world.cells[0].state().starting
+        })
+    }
+
     /// Starts a process, unless there is one.
     pub fn start(self: &Arc<Cell>) {
+        if self.host_is_starting() {
+            let cell = self.clone();
+            return self.net.after_ns(STARTS_NS, move || cell.start());
+        }
         let life = {
             let mut state = self.state();
             if state.process.is_some() || state.starting {
@@ -557,15 +572,6 @@ impl Process {
             Err(e) if e.message.contains(TRIMMED) => {
                 // It was away for so long that the log went on without it: it is started again.
                 cell.shared.sometimes(true, "a node that runs was left behind by a trim");
-                let again = cell.clone();
-                cell.end(End::Kill);
-                cell.net.after_ns(AGAIN_NS, move || again.start());
-            }
-            Err(e) if e.message.contains("another process has started as this node") => {
-                // It has not: what an attempt to start that was given up had sent came late. It ends
-                // all the same, as in production, and is started again.
-                let what = "a start that was given up was heard of after the next one";
-                cell.shared.sometimes(true, what);
                 let again = cell.clone();
                 cell.end(End::Kill);
                 cell.net.after_ns(AGAIN_NS, move || again.start());

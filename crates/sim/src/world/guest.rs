@@ -109,6 +109,11 @@ impl Visitor {
         self.net.now_ns()
     }
 
+    /// What waits for the log may wait for its engine.
+    pub fn log_is_unruly(&self) -> bool {
+        self.shared.unruly
+    }
+
     /// Nodes are numbered from 1 to this.
     pub fn gateways(&self) -> usize {
         self.gateways

@@ -12,7 +12,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::random::mix;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::planted;
+use holdfast_env::{planted, sometimes};
 use std::any::Any;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -214,7 +214,13 @@ impl<V: View> Machine<V> {
         }
         let sequence = envelope.sequence;
         match self.sessions.admit(whose, sequence, envelope.acknowledged_below) {
-            Admission::Known(outcome) => Ok(outcome),
+            Admission::Known(outcome) => {
+                match whose {
+                    Whose::Session(_) => sometimes!("a session dropped a duplicate"),
+                    Whose::Node(_) => sometimes!("a node's numbers dropped a duplicate"),
+                }
+                Ok(outcome)
+            }
             Admission::Refused(e) => Ok(Err(e)),
             Admission::Apply => {
                 let outcome = does(self)?;

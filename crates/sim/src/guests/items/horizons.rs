@@ -8,6 +8,7 @@ use holdfast_base::Kind;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_cluster::NodeState;
+use holdfast_cluster::cluster::NodeInfo;
 use holdfast_env::HoldMutex;
 use holdfast_node::Node;
 use holdfast_wire::{self as wire, Call, view as msg};
@@ -131,11 +132,13 @@ impl Horizons {
     }
 }
 
-/// Who lives at a gateway, if somebody does, as far as a node knows: a disk that was erased is another node's.
+/// Who lives at a gateway, if somebody does, as far as a node knows: a disk that was erased is another node's,
+/// and a number that nobody has started under is nobody's.
 pub(super) fn living(node: &Node, gateway: usize) -> Option<NodeId> {
     let found = node.cluster.read(|view, _| {
         let here = view.nodes().filter(|(_, info)| info.address == address(gateway));
-        here.filter(|(_, info)| info.state == NodeState::Live).map(|(id, _)| id).max()
+        let live = |info: &NodeInfo| info.state == NodeState::Live && info.is_member();
+        here.filter(|(_, info)| live(info)).map(|(id, _)| id).max()
     });
     found.ok().flatten()
 }
