@@ -69,12 +69,16 @@ impl Keeper {
             let Some(known) = view.get(chunk) else {
                 return if view.was_allocated(chunk) { vec![current] } else { Vec::new() };
             };
-            // A later one waits for its switch, and the current one for those that are named.
+            // A later one waits for its switch where the chunk counts, and the current one for those that
+            // are named. In a store that was let go a switch names nothing any more.
+            let counts =
+                is_named(&known.generation) || planted!("node.later-generations-stay-for-ever");
+            let stays = |at: &Generation| is_named(at) || (counts && *at > known.generation);
             let mut unnamed = beside.clone();
-            if !beside.iter().any(|at| is_named(at) || *at > known.generation) {
+            if !beside.iter().any(stays) {
                 unnamed.push(current);
             }
-            unnamed.retain(|at| *at <= known.generation && !is_named(at));
+            unnamed.retain(|at| !stays(at));
             unnamed
         })
     }
