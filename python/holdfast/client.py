@@ -11,6 +11,7 @@ from typing import Iterable, Iterator, Optional, Union
 from . import _holdfast
 from .errors import ExistsError, NotFoundError
 from .files import BUFFER_BYTES, open_file
+from .items import Items
 
 #: Seconds that one wait for an entry takes, so that an interrupt is noticed.
 _WAIT_S = 1.0
@@ -176,6 +177,10 @@ class Client:
     def table(self, path: str) -> Table:
         """A table of key-values, made if it is not there."""
         return Table(self, path)
+
+    def items(self, topic: str) -> Items:
+        """A topic of items, and a session on it: changes, reads, and rides over views."""
+        return Items(self._client, topic)
 
     @property
     def log(self) -> Log:
