@@ -7,10 +7,8 @@ when a job begins, so that the package does not need it otherwise.
 
 import contextlib
 import dataclasses
-import functools
 import os
 import secrets
-import stat
 import tempfile
 import time
 import types
@@ -18,23 +16,22 @@ from dataclasses import dataclass, field
 
 from . import _holdfast
 from .errors import CorruptError, HoldfastError, InvalidError, NotFoundError, RetryError, UnsupportedError
+from .sources import check_stamp
+from .timeline import Task, Timeline
 
 #: Ray's versions that this was tried with: from, and below.
 RAY_VERSIONS = ((2, 40), (3, 0))
 #: Attempts at one split, or at one partition, before the job gives up.
 ATTEMPTS_MAX = 6
-#: Bytes of a split: enough that a mapper's start is little beside it, few enough that one is no loss.
-SPLIT_BYTES = 64 << 20
 #: Memory of a node, where nobody says.
 MEMORY_BYTES = 1 << 30
 #: A receiver that does not answer Ray for so long is lost.
 ANSWER_S = 30
-#: What is read of a split for the sample, and of how many splits.
-SAMPLE_BYTES = 256 << 10
-SAMPLE_SPLITS = 64
 #: Records of the sample a partition.
 SAMPLES_A_PARTITION = 300
-READ_BYTES = 1 << 20
+#: Between two looks at how far a job is, and two samples of each receiver.
+LOOK_S = 0.2
+SAMPLE_S = 1.0
 #: What :attr:`Stats.cpu` tells apart.
 CPU = ("start", "sample", "map", "receive", "finish", "driver")
 
@@ -110,8 +107,9 @@ def check_package(ray, nodes):
 
 
 @contextlib.contextmanager
-def cluster(address):
+def cluster(address, bar):
     """Ray and the nodes that are there, each of which has this package, for as long as a job takes."""
+    bar.tell("start Ray" if address == "local" else "connect to Ray")
     ray, ours = connect(address)
     try:
         nodes = alive(ray)
@@ -127,157 +125,6 @@ class Callable(types.ModuleType):
 
     def __call__(self, inputs, output, **options):
         return self.run(inputs, output, **options)
-
-
-def paths_of(inputs):
-    """One path, or several, as text."""
-    one = isinstance(inputs, (str, os.PathLike))
-    return [os.fspath(path) for path in ([inputs] if one else inputs)]
-
-
-@dataclass(frozen=True)
-class Split:
-    """Part of an input: the records that begin in bytes ``start`` to ``end``."""
-
-    number: int
-    path: str
-    start: int
-    end: int
-    #: Of the file when the job was planned.
-    stamp: tuple
-    #: What else a reader of tables has to know: see :mod:`holdfast.tables`.
-    detail: tuple = ()
-
-
-@dataclass(frozen=True)
-class Framing:
-    """How an input is cut into records: `record` bytes each, `prefixed` by their length, or ended by
-    `delimiter`."""
-
-    record: int = None
-    prefixed: bool = False
-    delimiter: int = 10
-
-
-def is_stored(path):
-    """Whether a path is in Holdfast."""
-    return path.startswith("holdfast://")
-
-
-@functools.lru_cache(maxsize=None)
-def client_of(node, secret):
-    """This process's client of a node."""
-    from .client import connect as connect_client
-
-    return connect_client(node or None, secret=secret)
-
-
-def stored_client(path, secret):
-    """A client, and a path's name in Holdfast, of ``holdfast://NODE:PORT/PATH``."""
-    node, _, name = path[len("holdfast://") :].partition("/")
-    return client_of(node, secret), "/" + name
-
-
-def open_stored(path, mode, secret):
-    """A file of Holdfast."""
-    client, name = stored_client(path, secret)
-    return client.open(name, mode)
-
-
-def stamp(path, secret):
-    """Length, and what changes when somebody writes."""
-    if is_stored(path):
-        client, name = stored_client(path, secret)
-        info = client.stat(name, follow=True)
-        if not info.is_file():
-            raise InvalidError(f"read `{path}`: it is no file: give files")
-        return (info.size, info.mtime_ns, info.id)
-    try:
-        info = os.stat(path)
-    except FileNotFoundError as e:
-        raise NotFoundError(f"read `{path}`: it does not exist") from e
-    if not stat.S_ISREG(info.st_mode):
-        raise InvalidError(f"read `{path}`: it is no file: give files, which every node sees")
-    return (info.st_size, info.st_mtime_ns, info.st_ino)
-
-
-def splits_of(inputs, framing, split_bytes, secret=None):
-    """Cuts inputs into splits, at the borders of records where these are known beforehand."""
-    splits = []
-    for path in inputs:
-        mark = stamp(path, secret)
-        size = mark[0]
-        if framing.record and size % framing.record:
-            raise InvalidError(
-                f"read `{path}`: its {size} bytes are no whole number of records of {framing.record}: "
-                "give the right length of a record"
-            )
-        step = max(1, split_bytes)
-        if framing.record:
-            step = max(1, step // framing.record) * framing.record
-        if framing.prefixed:
-            # Nothing says where a record begins.
-            step = max(1, size)
-        for start in range(0, size, step):
-            splits.append(Split(len(splits), path, start, min(size, start + step), mark))
-    return splits
-
-
-def check_stamp(split, secret):
-    if stamp(split.path, secret) != split.stamp:
-        raise RetryError(f"read `{split.path}`: it changed since the job began: nobody may write to the input")
-
-
-def chunks(file, split, framing):
-    """The bytes of the records that begin in a split, from a file that is open, in pieces of any size. A
-    last line without its end has none here either."""
-    delimiter = None if framing.record or framing.prefixed else bytes([framing.delimiter])
-    at = split.start
-    skipping = delimiter is not None and at > 0
-    if skipping:
-        at -= 1
-    file.seek(at)
-    while at < split.end:
-        piece = file.read(min(READ_BYTES, split.end - at))
-        if not piece:
-            raise RetryError(f"read `{split.path}`: it became shorter meanwhile")
-        at += len(piece)
-        if skipping:
-            found = piece.find(delimiter)
-            if found < 0:
-                continue
-            piece, skipping = piece[found + 1 :], False
-        if piece:
-            last = piece[-1:]
-            yield piece
-            if at >= split.end and delimiter is not None and last != delimiter:
-                # The record that ends beyond.
-                while True:
-                    piece = file.read(64 << 10)
-                    found = piece.find(delimiter)
-                    if found >= 0 or not piece:
-                        yield piece[: found + 1]
-                        return
-                    yield piece
-
-
-def open_split(split, secret):
-    return open_stored(split.path, "rb", secret) if is_stored(split.path) else open(split.path, "rb")
-
-
-def sampled(splits):
-    """Splits of which the fronts are a sample, spread over them."""
-    return splits[:: max(1, len(splits) // SAMPLE_SPLITS)]
-
-
-def front(split, framing, secret):
-    """Whole records from a split's front, for the sample."""
-    length = min(split.end - split.start, SAMPLE_BYTES)
-    if framing.record:
-        length -= length % framing.record
-    short = dataclasses.replace(split, end=split.start + length)
-    with open_split(split, secret) as file:
-        return b"".join(chunks(file, short, framing))
 
 
 class Receiver:
@@ -307,6 +154,12 @@ class Receiver:
         self._finish_s += time.process_time() - began
         return done
 
+    def sample(self):
+        """For the picture of the job: bytes received, written and read, and resident memory."""
+        with open("/proc/self/statm") as file:
+            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return (*self._receiver.moved(), resident)
+
     def usage(self):
         """Bytes received, written, read; processor seconds of this process by what they went into."""
         receive = time.process_time() - self._start_s - self._finish_s
@@ -318,19 +171,19 @@ _started = False
 
 
 def map_split(work, split, targets, secret):
-    """A task: one attempt at a split. Returns what it did, where, and its processor seconds as
-    :meth:`Receiver.usage` does."""
+    """A task: one attempt at a split. Returns what it did, where, the seconds that it took, and its processor
+    seconds as :meth:`Receiver.usage` does."""
     import ray
 
     global _started
-    began = time.process_time()
+    began_s, began = time.monotonic(), time.process_time()
     start, _started = (0.0 if _started else began), True
     check_stamp(split, secret)
     attempt = secrets.randbits(64)
     done = work(split, targets, attempt)
     check_stamp(split, secret)
     cpu = {"start": start, "map": time.process_time() - began}
-    return done, ray.get_runtime_context().get_node_id(), cpu
+    return done, ray.get_runtime_context().get_node_id(), time.monotonic() - began_s, cpu
 
 
 @dataclass
@@ -376,14 +229,26 @@ class Stats:
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     phases: dict = field(default_factory=dict)
+    #: What each node did when.
+    timeline: Timeline = field(default_factory=Timeline, repr=False)
+
+    def picture(self):
+        """The job as SVG: tasks, rates and memory of each node over time."""
+        told = f"{self.bytes} bytes on {self.nodes} nodes in {self.seconds:.1f} s"
+        return self.timeline.svg(f"{told}; lost {self.lost_attempts} attempts and {self.lost_receivers} receivers")
+
+    def to_json(self):
+        """All figures, by name, without the timeline."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "timeline"}
 
 
 class Exchange:
     """One job: maps every split, finishes every partition once, and does again what was lost."""
 
     def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, secret=None,
-                 observe=None, done=None, note=None):
-        """`done` are partitions that an earlier job finished, with their sums; `note` is told of others."""
+                 observe=None, done=None, note=None, length_of, bar):
+        """`done` are partitions that an earlier job finished, with their sums; `note` is told of others, and
+        `bar` of how far it is. `length_of` a finish's result are the bytes that it wrote, or None."""
         self.ray, self.nodes, self.splits = ray, nodes, splits
         self.mapping, self.finishing, self.token, self.secret = mapping, finishing, token, secret
         self.observe = observe or (lambda *_: None)
@@ -401,6 +266,10 @@ class Exchange:
         self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes), resumed_partitions=len(self.done))
         self.usage = {}
         self.pending = {}
+        self.length_of, self.bar, self.began = length_of, bar, time.monotonic()
+        self.mapped_bytes = 0
+        #: Samples that were asked of receivers: when, and of which.
+        self.asked, self.sampled_at = {}, 0.0
 
     def start(self, slots):
         """Starts receivers, which have nothing yet."""
@@ -428,6 +297,7 @@ class Exchange:
     def replace(self, slot, why):
         """A receiver is lost: another one gets its partitions, on its node or on one that is left."""
         self.stats.lost_receivers += 1
+        self.stats.timeline.lost.append((self.now(), f"receiver {slot.number} on node {slot.node[:8]}: {why}"))
         while True:
             self.count(("receiver", slot.number), why)
             self.ray.kill(slot.actor)
@@ -448,6 +318,12 @@ class Exchange:
         if self.failures[what] >= ATTEMPTS_MAX:
             raise RetryError(f"run a job: {what[0]} {what[1]} failed {ATTEMPTS_MAX} times, at last so: {why}")
 
+    def lose(self, split, why):
+        """An attempt at a split is lost, or its part for one receiver: it is mapped again."""
+        self.stats.lost_attempts += 1
+        self.stats.timeline.lost.append((self.now(), f"split {split.number}: {why}"))
+        self.count(("split", split.number), why)
+
     def is_there(self, slot):
         from ray.exceptions import GetTimeoutError, RayActorError
 
@@ -463,6 +339,7 @@ class Exchange:
     def run(self):
         """Does all of it. Returns what each partition's finish returned, in order."""
         began, began_cpu = time.monotonic(), time.process_time()
+        self.began = began
         self.start(self.slots)
         try:
             while len(self.done) < self.stats.partitions:
@@ -473,8 +350,9 @@ class Exchange:
                 if "map" in self.stats.phases and self.collect_sums():
                     self.submit_finishes()
                 if self.pending:
-                    for ref in self.ray.wait(list(self.pending), num_returns=1)[0]:
+                    for ref in self.ray.wait(list(self.pending), num_returns=1, timeout=LOOK_S)[0]:
                         self.take(ref, self.pending.pop(ref))
+                self.look()
             mapped = self.stats.phases.setdefault("map", 0.0)
             self.stats.phases["finish"] = time.monotonic() - began - mapped
             self.settle()
@@ -482,10 +360,39 @@ class Exchange:
             for slot in self.slots:
                 if slot.actor is not None:
                     self.ray.kill(slot.actor)
-        self.stats.seconds = time.monotonic() - began
+        self.stats.seconds = self.stats.timeline.end = time.monotonic() - began
         self.spent({"driver": time.process_time() - began_cpu})
         self.stats.cpu_seconds = sum(s for what, s in self.stats.cpu.items() if what != "start")
         return [self.done[p] for p in range(self.stats.partitions)]
+
+    def now(self):
+        return time.monotonic() - self.began
+
+    def look(self):
+        """Samples receivers, and tells the bar. Waits for nobody."""
+        if self.asked:
+            for ref in self.ray.wait(list(self.asked), num_returns=len(self.asked), timeout=0)[0]:
+                slot, generation, node, at = self.asked.pop(ref)
+                # One that is lost is noticed elsewhere.
+                with contextlib.suppress(self.ray.exceptions.RayError):
+                    self.stats.timeline.sampled((slot.number, generation), node, at, *self.ray.get(ref))
+        now = self.now()
+        if now >= self.sampled_at + SAMPLE_S:
+            self.sampled_at = now
+            waiting = {(slot.number, generation) for slot, generation, *_ in self.asked.values()}
+            for slot in self.slots:
+                if (slot.number, slot.generation) not in waiting:
+                    self.asked[slot.actor.sample.remote()] = (slot, slot.generation, slot.node, now)
+        self.bar.tell(*self.how_far())
+
+    def how_far(self):
+        """The phase, bytes of it that are done, and all that it has; and what was lost, if anything."""
+        lost = self.stats.lost_attempts + self.stats.lost_receivers
+        note = f", {lost} lost" if lost else ""
+        if "map" not in self.stats.phases:
+            return "1 of 2: map", self.mapped_bytes, sum(split.end - split.start for split in self.splits), note
+        done = sum(self.sums[p][1] for p in self.done)
+        return "2 of 2: finish", done, sum(length for _, length, _ in self.sums.values()), note
 
     def submit_maps(self):
         """Starts attempts at splits that a receiver lacks; true if there are any to start or wait for."""
@@ -539,7 +446,7 @@ class Exchange:
             # One at a time: the memory of a partition is a receiver's whole share.
             if left and not any(number == slot.number for number, _ in flying):
                 ref = slot.actor.finish.remote(self.finishing, left[0], offsets[left[0]])
-                self.pending[ref] = ("finish", slot, left[0], slot.generation)
+                self.pending[ref] = ("finish", slot, left[0], slot.generation, self.now())
                 self.observe("finish", left[0], self)
 
     def take(self, ref, what):
@@ -552,22 +459,29 @@ class Exchange:
             # The job's own fault: trying again would end the same.
             raise e.cause from None
         except RayActorError as e:
-            _, slot, _, generation = what
+            _, slot, _, generation, _ = what
             if slot.generation == generation:
                 self.replace(slot, e)
             return
         except self.ray.exceptions.RayError as e:
             # The worker or its node is gone: the split is mapped again.
-            self.stats.lost_attempts += 1
-            self.count(("split", what[1].number), e)
+            self.lose(what[1], e)
             return
         if kind == "finish":
-            _, slot, partition, _ = what
+            _, slot, partition, _, began = what
             self.note(partition, result, self.sums[partition])
             self.done[partition] = result
+            # What it read is in the receiver's samples.
+            written = self.length_of(result) or 0
+            done = Task(slot.node, f"partition {partition}", began, self.now(), 0, written)
+            self.stats.timeline.finished.append(done)
             return
         _, split, slots = what
-        (mapped, lost, sent), node, cpu = result
+        (mapped, lost, sent), node, took_s, cpu = result
+        length, now = split.end - split.start, self.now()
+        self.stats.timeline.mapped.append(Task(node, f"split {split.number}", now - took_s, now, length))
+        if split.number not in self.usage:
+            self.mapped_bytes += length
         self.stats.sent_bytes += sum(sent)
         self.stats.crossed_bytes += sum(n for (slot, _), n in zip(slots, sent) if slot.node != node)
         self.spent(cpu)
@@ -578,8 +492,7 @@ class Exchange:
             if error is None:
                 slot.have.add(split.number)
                 continue
-            self.stats.lost_attempts += 1
-            self.count(("split", split.number), error)
+            self.lose(split, error)
             if not self.is_there(slot):
                 self.replace(slot, error)
 
