@@ -3,7 +3,6 @@ tables that are mappings, topics that are followed."""
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import MutableMapping
 from typing import Iterable, Iterator, Optional, Union

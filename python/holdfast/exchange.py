@@ -5,10 +5,12 @@ Ray places and notices what is lost; no byte of a record goes through its object
 when a job begins, so that the package does not need it otherwise.
 """
 
+import collections
 import contextlib
 import dataclasses
 import os
 import secrets
+import socket
 import tempfile
 import time
 import types
@@ -27,6 +29,8 @@ ATTEMPTS_MAX = 6
 MEMORY_BYTES = 1 << 30
 #: A receiver that does not answer Ray for so long is lost.
 ANSWER_S = 30
+#: A node that takes no connection for so long is not where a receiver is started again.
+CONNECT_S = 1.0
 #: Records of the sample a partition.
 SAMPLES_A_PARTITION = 300
 #: Between two looks at how far a job is, and two samples of each receiver.
@@ -74,7 +78,23 @@ def check_version(version):
 def alive(ray):
     """Ids and processors of the nodes that are there, in the order of their ids."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    return sorted((node["NodeID"], max(1, int(node["Resources"].get("CPU", 1)))) for node in nodes)
+    return sorted((node["NodeID"], int(node["Resources"].get("CPU", 0))) for node in nodes)
+
+
+def answering(ray):
+    """Ids of the nodes that are there and take connections. Ray counts on a node that is gone for some fifteen
+    seconds more, and would wait for it where something is to be started there; a process that is gone refuses
+    at once."""
+    found = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            try:
+                socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), CONNECT_S).close()
+            except OSError:
+                continue
+            found.append(node["NodeID"])
+    # Where something between keeps us from all of them, Ray knows better.
+    return found or [node for node, _ in alive(ray)]
 
 
 def on_node(ray, node, soft=False):
@@ -95,7 +115,11 @@ def check_package(ray, nodes):
         return holdfast.__version__
 
     probe = ray.remote(version)
-    found = ray.get([probe.options(num_cpus=0, scheduling_strategy=on_node(ray, n)).remote() for n, _ in nodes])
+    asked = [probe.options(num_cpus=0, scheduling_strategy=on_node(ray, n)).remote() for n, _ in nodes]
+    try:
+        found = ray.get(asked)
+    except ray.exceptions.RayError as e:
+        raise RetryError(f"run a job: ask each node for its version of the package `holdfast`: one came or went: {e}") from e
     own = _holdfast.__version__
     for (node, _), version in zip(nodes, found):
         if version != own:
@@ -113,6 +137,8 @@ def cluster(address, bar):
     ray, ours = connect(address)
     try:
         nodes = alive(ray)
+        if not any(cpus for _, cpus in nodes):
+            raise InvalidError("run a job on Ray: none of its nodes has a processor for tasks: start one with --num-cpus")
         check_package(ray, nodes)
         yield ray, nodes
     finally:
@@ -266,6 +292,8 @@ class Exchange:
         self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes), resumed_partitions=len(self.done))
         self.usage = {}
         self.pending = {}
+        #: Nodes that took no connection when something was lost.
+        self.gone = set()
         self.length_of, self.bar, self.began = length_of, bar, time.monotonic()
         self.mapped_bytes = 0
         #: Samples that were asked of receivers: when, and of which.
@@ -301,7 +329,7 @@ class Exchange:
         while True:
             self.count(("receiver", slot.number), why)
             self.ray.kill(slot.actor)
-            left = [node for node, _ in alive(self.ray)]
+            left = self.nodes_left()
             if not left:
                 raise RetryError("run a job: no node of Ray is left")
             if slot.node not in left:
@@ -312,6 +340,24 @@ class Exchange:
             except RetryError as e:
                 # Its new node may be the next one that is lost.
                 why = e
+
+    def nodes_left(self):
+        """Nodes where something can be started; asked where something was lost. What waits for another one to map
+        is given up, as Ray would have us wait until it notices."""
+        left = answering(self.ray)
+        self.gone = {node for node, _ in self.nodes if node not in left}
+        for ref, what in list(self.pending.items()):
+            if what[0] == "map" and what[-1] in self.gone:
+                del self.pending[ref]
+                self.lose(what[1], f"node {what[-1][:8]} is gone")
+        return left
+
+    def node_to_map(self):
+        """The node with the most processors to spare, if any has some."""
+        flying = collections.Counter(what[-1] for what in self.pending.values() if what[0] == "map")
+        spare = [(cpus - flying[node], node) for node, cpus in self.nodes if node not in self.gone]
+        free, node = max(spare, default=(0, None))
+        return node if free > 0 else None
 
     def count(self, what, why):
         self.failures[what] = self.failures.get(what, 0) + 1
@@ -407,12 +453,13 @@ class Exchange:
             if not slots:
                 continue
             missing = True
-            if len(flying) >= self.cpus:
+            node = self.node_to_map()
+            if node is None:
                 break
             targets = [(slot.address, [p for p in slot.partitions if p not in self.done]) for slot in slots]
-            options = task.options(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
+            options = task.options(num_cpus=1, max_retries=0, scheduling_strategy=on_node(self.ray, node))
             ref = options.remote(self.mapping, split, targets, self.secret)
-            self.pending[ref] = ("map", split, [(slot, slot.generation) for slot in slots])
+            self.pending[ref] = ("map", split, [(slot, slot.generation) for slot in slots], node)
             flying.add(split.number)
             self.observe("map", split, self)
         return missing
@@ -466,20 +513,19 @@ class Exchange:
         except self.ray.exceptions.RayError as e:
             # The worker or its node is gone: the split is mapped again.
             self.lose(what[1], e)
+            self.nodes_left()
             return
         if kind == "finish":
             _, slot, partition, _, began = what
             self.note(partition, result, self.sums[partition])
             self.done[partition] = result
-            # What it read is in the receiver's samples.
-            written = self.length_of(result) or 0
-            done = Task(slot.node, f"partition {partition}", began, self.now(), 0, written)
-            self.stats.timeline.finished.append(done)
+            name, length, written = f"partition {partition}", self.sums[partition][1], self.length_of(result) or 0
+            self.stats.timeline.finished.append(Task(slot.node, name, began, self.now(), length, written=written))
             return
-        _, split, slots = what
+        _, split, slots, _ = what
         (mapped, lost, sent), node, took_s, cpu = result
         length, now = split.end - split.start, self.now()
-        self.stats.timeline.mapped.append(Task(node, f"split {split.number}", now - took_s, now, length))
+        self.stats.timeline.mapped.append(Task(node, f"split {split.number}", now - took_s, now, length, read=length))
         if split.number not in self.usage:
             self.mapped_bytes += length
         self.stats.sent_bytes += sum(sent)

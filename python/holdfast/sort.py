@@ -144,7 +144,7 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
 
         with goal as target:
             boundaries = target.plan(splits, f"sort by {order}", drawn)
-            _, threads = nodes[0]
+            threads = max(cpus for _, cpus in nodes)
             job = exchange.Exchange(
                 engine,
                 nodes,

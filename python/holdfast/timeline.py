@@ -41,7 +41,10 @@ class Task:
     what: str
     begin: float
     end: float
-    read: int
+    #: Of the split or partition.
+    bytes: int
+    #: Of a partition this is in the receiver's samples.
+    read: int = 0
     written: int = 0
 
 
@@ -138,7 +141,7 @@ class Drawing:
             lane = next((n for n, end in enumerate(ends) if end <= task.begin), len(ends))
             ends[lane : lane + 1] = [task.end]
             x, width = self.x(task.begin), max(1.0, self.x(task.end) - self.x(task.begin) - 0.5)
-            told = f"{task.what}: {amount(task.read + task.written)}B in {task.end - task.begin:.1f} s"
+            told = f"{task.what}: {amount(task.bytes)}B in {task.end - task.begin:.1f} s"
             self.shapes.append(
                 f'<rect x="{x:.1f}" y="{top + lane * _LANE:.1f}" width="{width:.1f}" height="{_LANE - 1}" '
                 f'fill="{_COLOURS[kind]}"><title>{html.escape(told)}</title></rect>'

@@ -153,6 +153,30 @@ def test_keys_of_every_kind_come_in_order_and_once(cluster, tmp_path):
     assert parts(tmp_path / "out").decode().splitlines() == expected
 
 
+def test_a_key_with_half_of_the_values_is_taken_one_by_one(cluster, tmp_path):
+    draw = random.Random(7)
+    rows = [("hot" if n % 2 else f"k{draw.randrange(3000)}", n) for n in range(200_000)]
+    (tmp_path / "in").write_text("".join(f"{key} {n:060}\n" for key, n in rows))
+
+    def pair(line):
+        key, _, value = line.partition(b" ")
+        yield key.decode(), value
+
+    def first_and_count(key, values):
+        # The sums of a partition are those of all that it has, also of what nobody takes.
+        return f"{key} {int(next(values))} {0 if key == 'k7' else sum(1 for _ in values)}"
+
+    memory = 4 << 20
+    stats = count(tmp_path / "in", tmp_path / "out", map=pair, reduce=first_and_count, memory=memory)
+    groups = collections.defaultdict(list)
+    for key, n in rows:
+        groups[key].append(n)
+    expected = [f"{key} {groups[key][0]} {0 if key == 'k7' else len(groups[key]) - 1}" for key in sorted(groups)]
+    assert parts(tmp_path / "out").decode().splitlines() == expected
+    # Many times the memory that it is sorted in.
+    assert max(task.bytes for task in stats.timeline.finished) > 4 * memory // 2
+
+
 def exchange_key(key):
     from holdfast.mapreduce import key_bytes
 

@@ -52,9 +52,9 @@ def test_nothing_is_drawn_where_nobody_sees_or_wants_it(monkeypatch):
 
 def test_rates_add_up_to_what_was_moved():
     timeline = Timeline(end=60.0)
-    timeline.mapped = [Task("a", "split 0", 0.0, 20.0, 4000), Task("b", "split 1", 59.9, 60.0, 500)]
+    timeline.mapped = [Task("a", "split 0", 0.0, 20.0, 4000, 4000), Task("b", "split 1", 59.9, 60.0, 500, 500)]
     # It took no time.
-    timeline.finished = [Task("a", "partition 0", 60.0, 60.0, 0, 700)]
+    timeline.finished = [Task("a", "partition 0", 60.0, 60.0, 9, written=700)]
     for n in range(61):
         timeline.sampled((0, 1), "a", float(n), n * 10, n * 20, 0, 1 << 20)
         # Of another process on its node.
