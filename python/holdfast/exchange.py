@@ -136,7 +136,8 @@ def cluster(address, bar):
     bar.tell("start Ray" if address == "local" else "connect to Ray")
     ray, ours = connect(address)
     try:
-        nodes = alive(ray)
+        there = answering(ray)
+        nodes = [(node, cpus) for node, cpus in alive(ray) if node in there]
         if not any(cpus for _, cpus in nodes):
             raise InvalidError("run a job on Ray: none of its nodes has a processor for tasks: start one with --num-cpus")
         check_package(ray, nodes)

@@ -174,7 +174,7 @@ def test_a_key_with_half_of_the_values_is_taken_one_by_one(cluster, tmp_path):
     expected = [f"{key} {groups[key][0]} {0 if key == 'k7' else len(groups[key]) - 1}" for key in sorted(groups)]
     assert parts(tmp_path / "out").decode().splitlines() == expected
     # Many times the memory that it is sorted in.
-    assert max(task.bytes for task in stats.timeline.finished) > 4 * memory // 2
+    assert max(task.bytes for task in stats.timeline.finished) > 3 * (memory // 2)
 
 
 def exchange_key(key):
