@@ -102,7 +102,9 @@ class Items:
     def trim(self, index: int) -> int:
         """Gives up versions that are older than those of an entry; answers from where on they are kept, which
         is not so far where rides are in front of it."""
-        return self._items.trim(index)
+        made, horizon = self._items.trim(index)
+        self._made(made)
+        return horizon
 
     def mark(self) -> int:
         """Asks for an image of every disk view; answers the entry as of which it can be ridden later."""
@@ -118,7 +120,7 @@ class Items:
         """As `get` of keys `(collection, key)`, all as of one entry: an :class:`Item` or None for each."""
         keys = [(collection, bytes(key)) for collection, key in keys]
         numbered = [(self._number(collection), key) for collection, key in keys]
-        found = self._items.get(numbered, at, self._behind(at, reached))
+        found = self._items.get(numbered, at, max(reached, self.reached))
         return [None if one is None else Item(*key, *one) for key, one in zip(keys, found)]
 
     def scan(self, collection: str, prefix, *, at: Optional[int] = None, reached: int = 0) -> Iterator[Item]:
@@ -126,7 +128,7 @@ class Items:
         one. The prefix has at least the part that is hashed."""
         number, after, more = self._number(collection), None, True
         while more:
-            behind = self._behind(at, reached)
+            behind = max(reached, self.reached)
             rows, more = self._items.scan(number, bytes(prefix), after, _PAGE_KEYS, at, behind)
             for key, index, value in rows:
                 yield Item(collection, key, index, value)
@@ -136,7 +138,7 @@ class Items:
         """Keys whose value has this in a field now, in their order, by an index that the node runs."""
         after, more = None, True
         while more:
-            behind = self._behind(None, reached)
+            behind = max(reached, self.reached)
             keys, more = self._items.find(collection, field, value.encode(), after, _PAGE_KEYS, behind)
             yield from keys
             after = keys[-1] if keys else after
@@ -179,7 +181,8 @@ class Items:
                 since=since,
                 below=below,
                 fields=None if fields is None else list(fields),
-                reached=self._behind(at, reached),
+                # An image is as of its mark, whatever came since.
+                reached=reached if at is not None else max(reached, self.reached),
                 at=at,
                 follow=follow,
             )
@@ -188,10 +191,6 @@ class Items:
     def _made(self, index: int) -> int:
         self.reached = max(self.reached, index)
         return index
-
-    def _behind(self, at: Optional[int], reached: int) -> int:
-        # What is read as of an earlier entry is there already.
-        return max(reached, self.reached) if at is None else reached
 
     def _number(self, collection: str) -> int:
         if collection not in self._numbers:

@@ -80,6 +80,7 @@ def test_versions_are_there_until_the_horizon(topic):
     gone = topic.delete("a", b"k")
     assert [topic.get("a", b"k", at=at) for at in (first - 1, first, second, gone, None)] == [None, b"1", b"2", None, None]
     assert topic.trim(second) == second == topic.horizon
+    # A view that has not come to that entry still shows older versions, but not to the session that made it.
     with pytest.raises(holdfast.HoldfastError, match="horizon|version"):
         topic.get("a", b"k", at=first)
     assert topic.get("a", b"k", at=second) == b"2"

@@ -135,9 +135,11 @@ impl Items {
         waiting(py, || self.writing(|view| view.change(&changes)).map(|index| index.0))
     }
 
-    /// Gives up versions that are older than those of an index; answers where the horizon is.
-    fn trim(&self, py: Python<'_>, index: u64) -> PyResult<u64> {
-        waiting(py, || self.writing(|view| view.horizon(Index(index))).map(|moved| moved.horizon.0))
+    /// Gives up versions that are older than those of an index; answers the entry that says so, and where
+    /// the horizon is.
+    fn trim(&self, py: Python<'_>, index: u64) -> PyResult<(u64, u64)> {
+        let moved = waiting(py, || self.writing(|view| view.horizon(Index(index))))?;
+        Ok((moved.index.0, moved.horizon.0))
     }
 
     /// Asks for an image of every disk view; answers the index of which it is.
