@@ -1,4 +1,4 @@
-"""Holdfast from Python: files, key-values and logs, over the Rust client.
+"""Holdfast from Python: files, key-values, logs and topics of items, over the Rust client.
 
     import holdfast
 
@@ -13,13 +13,17 @@ Errors are in :mod:`holdfast.errors`; ``holdfast://`` for fsspec is in :mod:`hol
 from ._holdfast import Entry, FileInfo, TopicInfo, Usage, __version__
 from .client import Client, Log, Table, connect
 from .errors import HoldfastError
+from .items import Item, Items, Ride
 
 __all__ = [
     "Client",
     "Entry",
     "FileInfo",
     "HoldfastError",
+    "Item",
+    "Items",
     "Log",
+    "Ride",
     "Table",
     "TopicInfo",
     "Usage",

@@ -3,7 +3,6 @@ tables that are mappings, topics that are followed."""
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import MutableMapping
 from typing import Iterable, Iterator, Optional, Union
@@ -11,6 +10,7 @@ from typing import Iterable, Iterator, Optional, Union
 from . import _holdfast
 from .errors import ExistsError, NotFoundError
 from .files import BUFFER_BYTES, open_file
+from .items import Items
 
 #: Seconds that one wait for an entry takes, so that an interrupt is noticed.
 _WAIT_S = 1.0
@@ -176,6 +176,10 @@ class Client:
     def table(self, path: str) -> Table:
         """A table of key-values, made if it is not there."""
         return Table(self, path)
+
+    def items(self, topic: str) -> Items:
+        """A topic of items, and a session on it: changes, reads, and rides over views."""
+        return Items(self._client, topic)
 
     @property
     def log(self) -> Log:

@@ -5,12 +5,12 @@ Ray places and notices what is lost; no byte of a record goes through its object
 when a job begins, so that the package does not need it otherwise.
 """
 
+import collections
 import contextlib
 import dataclasses
-import functools
 import os
 import secrets
-import stat
+import socket
 import tempfile
 import time
 import types
@@ -18,23 +18,24 @@ from dataclasses import dataclass, field
 
 from . import _holdfast
 from .errors import CorruptError, HoldfastError, InvalidError, NotFoundError, RetryError, UnsupportedError
+from .sources import check_stamp
+from .timeline import Task, Timeline
 
 #: Ray's versions that this was tried with: from, and below.
 RAY_VERSIONS = ((2, 40), (3, 0))
 #: Attempts at one split, or at one partition, before the job gives up.
 ATTEMPTS_MAX = 6
-#: Bytes of a split: enough that a mapper's start is little beside it, few enough that one is no loss.
-SPLIT_BYTES = 64 << 20
 #: Memory of a node, where nobody says.
 MEMORY_BYTES = 1 << 30
 #: A receiver that does not answer Ray for so long is lost.
 ANSWER_S = 30
-#: What is read of a split for the sample, and of how many splits.
-SAMPLE_BYTES = 256 << 10
-SAMPLE_SPLITS = 64
+#: A node that takes no connection for so long is not where a receiver is started again.
+CONNECT_S = 1.0
 #: Records of the sample a partition.
 SAMPLES_A_PARTITION = 300
-READ_BYTES = 1 << 20
+#: Between two looks at how far a job is, and two samples of each receiver.
+LOOK_S = 0.2
+SAMPLE_S = 1.0
 #: What :attr:`Stats.cpu` tells apart.
 CPU = ("start", "sample", "map", "receive", "finish", "driver")
 
@@ -77,7 +78,23 @@ def check_version(version):
 def alive(ray):
     """Ids and processors of the nodes that are there, in the order of their ids."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    return sorted((node["NodeID"], max(1, int(node["Resources"].get("CPU", 1)))) for node in nodes)
+    return sorted((node["NodeID"], int(node["Resources"].get("CPU", 0))) for node in nodes)
+
+
+def answering(ray):
+    """Ids of the nodes that are there and take connections. Ray counts on a node that is gone for some fifteen
+    seconds more, and would wait for it where something is to be started there; a process that is gone refuses
+    at once."""
+    found = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            try:
+                socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), CONNECT_S).close()
+            except OSError:
+                continue
+            found.append(node["NodeID"])
+    # Where something between keeps us from all of them, Ray knows better.
+    return found or [node for node, _ in alive(ray)]
 
 
 def on_node(ray, node, soft=False):
@@ -98,7 +115,11 @@ def check_package(ray, nodes):
         return holdfast.__version__
 
     probe = ray.remote(version)
-    found = ray.get([probe.options(num_cpus=0, scheduling_strategy=on_node(ray, n)).remote() for n, _ in nodes])
+    asked = [probe.options(num_cpus=0, scheduling_strategy=on_node(ray, n)).remote() for n, _ in nodes]
+    try:
+        found = ray.get(asked)
+    except ray.exceptions.RayError as e:
+        raise RetryError(f"run a job: ask each node for its version of the package `holdfast`: one came or went: {e}") from e
     own = _holdfast.__version__
     for (node, _), version in zip(nodes, found):
         if version != own:
@@ -110,11 +131,15 @@ def check_package(ray, nodes):
 
 
 @contextlib.contextmanager
-def cluster(address):
+def cluster(address, bar):
     """Ray and the nodes that are there, each of which has this package, for as long as a job takes."""
+    bar.tell("start Ray" if address == "local" else "connect to Ray")
     ray, ours = connect(address)
     try:
-        nodes = alive(ray)
+        there = answering(ray)
+        nodes = [(node, cpus) for node, cpus in alive(ray) if node in there]
+        if not any(cpus for _, cpus in nodes):
+            raise InvalidError("run a job on Ray: none of its nodes has a processor for tasks: start one with --num-cpus")
         check_package(ray, nodes)
         yield ray, nodes
     finally:
@@ -127,157 +152,6 @@ class Callable(types.ModuleType):
 
     def __call__(self, inputs, output, **options):
         return self.run(inputs, output, **options)
-
-
-def paths_of(inputs):
-    """One path, or several, as text."""
-    one = isinstance(inputs, (str, os.PathLike))
-    return [os.fspath(path) for path in ([inputs] if one else inputs)]
-
-
-@dataclass(frozen=True)
-class Split:
-    """Part of an input: the records that begin in bytes ``start`` to ``end``."""
-
-    number: int
-    path: str
-    start: int
-    end: int
-    #: Of the file when the job was planned.
-    stamp: tuple
-    #: What else a reader of tables has to know: see :mod:`holdfast.tables`.
-    detail: tuple = ()
-
-
-@dataclass(frozen=True)
-class Framing:
-    """How an input is cut into records: `record` bytes each, `prefixed` by their length, or ended by
-    `delimiter`."""
-
-    record: int = None
-    prefixed: bool = False
-    delimiter: int = 10
-
-
-def is_stored(path):
-    """Whether a path is in Holdfast."""
-    return path.startswith("holdfast://")
-
-
-@functools.lru_cache(maxsize=None)
-def client_of(node, secret):
-    """This process's client of a node."""
-    from .client import connect as connect_client
-
-    return connect_client(node or None, secret=secret)
-
-
-def stored_client(path, secret):
-    """A client, and a path's name in Holdfast, of ``holdfast://NODE:PORT/PATH``."""
-    node, _, name = path[len("holdfast://") :].partition("/")
-    return client_of(node, secret), "/" + name
-
-
-def open_stored(path, mode, secret):
-    """A file of Holdfast."""
-    client, name = stored_client(path, secret)
-    return client.open(name, mode)
-
-
-def stamp(path, secret):
-    """Length, and what changes when somebody writes."""
-    if is_stored(path):
-        client, name = stored_client(path, secret)
-        info = client.stat(name, follow=True)
-        if not info.is_file():
-            raise InvalidError(f"read `{path}`: it is no file: give files")
-        return (info.size, info.mtime_ns, info.id)
-    try:
-        info = os.stat(path)
-    except FileNotFoundError as e:
-        raise NotFoundError(f"read `{path}`: it does not exist") from e
-    if not stat.S_ISREG(info.st_mode):
-        raise InvalidError(f"read `{path}`: it is no file: give files, which every node sees")
-    return (info.st_size, info.st_mtime_ns, info.st_ino)
-
-
-def splits_of(inputs, framing, split_bytes, secret=None):
-    """Cuts inputs into splits, at the borders of records where these are known beforehand."""
-    splits = []
-    for path in inputs:
-        mark = stamp(path, secret)
-        size = mark[0]
-        if framing.record and size % framing.record:
-            raise InvalidError(
-                f"read `{path}`: its {size} bytes are no whole number of records of {framing.record}: "
-                "give the right length of a record"
-            )
-        step = max(1, split_bytes)
-        if framing.record:
-            step = max(1, step // framing.record) * framing.record
-        if framing.prefixed:
-            # Nothing says where a record begins.
-            step = max(1, size)
-        for start in range(0, size, step):
-            splits.append(Split(len(splits), path, start, min(size, start + step), mark))
-    return splits
-
-
-def check_stamp(split, secret):
-    if stamp(split.path, secret) != split.stamp:
-        raise RetryError(f"read `{split.path}`: it changed since the job began: nobody may write to the input")
-
-
-def chunks(file, split, framing):
-    """The bytes of the records that begin in a split, from a file that is open, in pieces of any size. A
-    last line without its end has none here either."""
-    delimiter = None if framing.record or framing.prefixed else bytes([framing.delimiter])
-    at = split.start
-    skipping = delimiter is not None and at > 0
-    if skipping:
-        at -= 1
-    file.seek(at)
-    while at < split.end:
-        piece = file.read(min(READ_BYTES, split.end - at))
-        if not piece:
-            raise RetryError(f"read `{split.path}`: it became shorter meanwhile")
-        at += len(piece)
-        if skipping:
-            found = piece.find(delimiter)
-            if found < 0:
-                continue
-            piece, skipping = piece[found + 1 :], False
-        if piece:
-            last = piece[-1:]
-            yield piece
-            if at >= split.end and delimiter is not None and last != delimiter:
-                # The record that ends beyond.
-                while True:
-                    piece = file.read(64 << 10)
-                    found = piece.find(delimiter)
-                    if found >= 0 or not piece:
-                        yield piece[: found + 1]
-                        return
-                    yield piece
-
-
-def open_split(split, secret):
-    return open_stored(split.path, "rb", secret) if is_stored(split.path) else open(split.path, "rb")
-
-
-def sampled(splits):
-    """Splits of which the fronts are a sample, spread over them."""
-    return splits[:: max(1, len(splits) // SAMPLE_SPLITS)]
-
-
-def front(split, framing, secret):
-    """Whole records from a split's front, for the sample."""
-    length = min(split.end - split.start, SAMPLE_BYTES)
-    if framing.record:
-        length -= length % framing.record
-    short = dataclasses.replace(split, end=split.start + length)
-    with open_split(split, secret) as file:
-        return b"".join(chunks(file, short, framing))
 
 
 class Receiver:
@@ -307,6 +181,12 @@ class Receiver:
         self._finish_s += time.process_time() - began
         return done
 
+    def sample(self):
+        """For the picture of the job: bytes received, written and read, and resident memory."""
+        with open("/proc/self/statm") as file:
+            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return (*self._receiver.moved(), resident)
+
     def usage(self):
         """Bytes received, written, read; processor seconds of this process by what they went into."""
         receive = time.process_time() - self._start_s - self._finish_s
@@ -318,19 +198,19 @@ _started = False
 
 
 def map_split(work, split, targets, secret):
-    """A task: one attempt at a split. Returns what it did, where, and its processor seconds as
-    :meth:`Receiver.usage` does."""
+    """A task: one attempt at a split. Returns what it did, where, the seconds that it took, and its processor
+    seconds as :meth:`Receiver.usage` does."""
     import ray
 
     global _started
-    began = time.process_time()
+    began_s, began = time.monotonic(), time.process_time()
     start, _started = (0.0 if _started else began), True
     check_stamp(split, secret)
     attempt = secrets.randbits(64)
     done = work(split, targets, attempt)
     check_stamp(split, secret)
     cpu = {"start": start, "map": time.process_time() - began}
-    return done, ray.get_runtime_context().get_node_id(), cpu
+    return done, ray.get_runtime_context().get_node_id(), time.monotonic() - began_s, cpu
 
 
 @dataclass
@@ -376,14 +256,26 @@ class Stats:
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     phases: dict = field(default_factory=dict)
+    #: What each node did when.
+    timeline: Timeline = field(default_factory=Timeline, repr=False)
+
+    def picture(self):
+        """The job as SVG: tasks, rates and memory of each node over time."""
+        told = f"{self.bytes} bytes on {self.nodes} nodes in {self.seconds:.1f} s"
+        return self.timeline.svg(f"{told}; lost {self.lost_attempts} attempts and {self.lost_receivers} receivers")
+
+    def to_json(self):
+        """All figures, by name, without the timeline."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "timeline"}
 
 
 class Exchange:
     """One job: maps every split, finishes every partition once, and does again what was lost."""
 
     def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, secret=None,
-                 observe=None, done=None, note=None):
-        """`done` are partitions that an earlier job finished, with their sums; `note` is told of others."""
+                 observe=None, done=None, note=None, length_of, bar):
+        """`done` are partitions that an earlier job finished, with their sums; `note` is told of others, and
+        `bar` of how far it is. `length_of` a finish's result are the bytes that it wrote, or None."""
         self.ray, self.nodes, self.splits = ray, nodes, splits
         self.mapping, self.finishing, self.token, self.secret = mapping, finishing, token, secret
         self.observe = observe or (lambda *_: None)
@@ -401,6 +293,12 @@ class Exchange:
         self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes), resumed_partitions=len(self.done))
         self.usage = {}
         self.pending = {}
+        #: Nodes that took no connection when something was lost.
+        self.gone = set()
+        self.length_of, self.bar, self.began = length_of, bar, time.monotonic()
+        self.mapped_bytes = 0
+        #: Samples that were asked of receivers: when, and of which.
+        self.asked, self.sampled_at = {}, 0.0
 
     def start(self, slots):
         """Starts receivers, which have nothing yet."""
@@ -428,10 +326,11 @@ class Exchange:
     def replace(self, slot, why):
         """A receiver is lost: another one gets its partitions, on its node or on one that is left."""
         self.stats.lost_receivers += 1
+        self.stats.timeline.lost.append((self.now(), f"receiver {slot.number} on node {slot.node[:8]}: {why}"))
         while True:
             self.count(("receiver", slot.number), why)
             self.ray.kill(slot.actor)
-            left = [node for node, _ in alive(self.ray)]
+            left = self.nodes_left()
             if not left:
                 raise RetryError("run a job: no node of Ray is left")
             if slot.node not in left:
@@ -443,10 +342,34 @@ class Exchange:
                 # Its new node may be the next one that is lost.
                 why = e
 
+    def nodes_left(self):
+        """Nodes where something can be started; asked where something was lost. What waits for another one to map
+        is given up, as Ray would have us wait until it notices."""
+        left = answering(self.ray)
+        self.gone = {node for node, _ in self.nodes if node not in left}
+        for ref, what in list(self.pending.items()):
+            if what[0] == "map" and what[-1] in self.gone:
+                del self.pending[ref]
+                self.lose(what[1], f"node {what[-1][:8]} is gone")
+        return left
+
+    def node_to_map(self):
+        """The node with the most processors to spare, if any has some."""
+        flying = collections.Counter(what[-1] for what in self.pending.values() if what[0] == "map")
+        spare = [(cpus - flying[node], node) for node, cpus in self.nodes if node not in self.gone]
+        free, node = max(spare, default=(0, None))
+        return node if free > 0 else None
+
     def count(self, what, why):
         self.failures[what] = self.failures.get(what, 0) + 1
         if self.failures[what] >= ATTEMPTS_MAX:
             raise RetryError(f"run a job: {what[0]} {what[1]} failed {ATTEMPTS_MAX} times, at last so: {why}")
+
+    def lose(self, split, why):
+        """An attempt at a split is lost, or its part for one receiver: it is mapped again."""
+        self.stats.lost_attempts += 1
+        self.stats.timeline.lost.append((self.now(), f"split {split.number}: {why}"))
+        self.count(("split", split.number), why)
 
     def is_there(self, slot):
         from ray.exceptions import GetTimeoutError, RayActorError
@@ -463,6 +386,7 @@ class Exchange:
     def run(self):
         """Does all of it. Returns what each partition's finish returned, in order."""
         began, began_cpu = time.monotonic(), time.process_time()
+        self.began = began
         self.start(self.slots)
         try:
             while len(self.done) < self.stats.partitions:
@@ -473,8 +397,9 @@ class Exchange:
                 if "map" in self.stats.phases and self.collect_sums():
                     self.submit_finishes()
                 if self.pending:
-                    for ref in self.ray.wait(list(self.pending), num_returns=1)[0]:
+                    for ref in self.ray.wait(list(self.pending), num_returns=1, timeout=LOOK_S)[0]:
                         self.take(ref, self.pending.pop(ref))
+                self.look()
             mapped = self.stats.phases.setdefault("map", 0.0)
             self.stats.phases["finish"] = time.monotonic() - began - mapped
             self.settle()
@@ -482,10 +407,39 @@ class Exchange:
             for slot in self.slots:
                 if slot.actor is not None:
                     self.ray.kill(slot.actor)
-        self.stats.seconds = time.monotonic() - began
+        self.stats.seconds = self.stats.timeline.end = time.monotonic() - began
         self.spent({"driver": time.process_time() - began_cpu})
         self.stats.cpu_seconds = sum(s for what, s in self.stats.cpu.items() if what != "start")
         return [self.done[p] for p in range(self.stats.partitions)]
+
+    def now(self):
+        return time.monotonic() - self.began
+
+    def look(self):
+        """Samples receivers, and tells the bar. Waits for nobody."""
+        if self.asked:
+            for ref in self.ray.wait(list(self.asked), num_returns=len(self.asked), timeout=0)[0]:
+                slot, generation, node, at = self.asked.pop(ref)
+                # One that is lost is noticed elsewhere.
+                with contextlib.suppress(self.ray.exceptions.RayError):
+                    self.stats.timeline.sampled((slot.number, generation), node, at, *self.ray.get(ref))
+        now = self.now()
+        if now >= self.sampled_at + SAMPLE_S:
+            self.sampled_at = now
+            waiting = {(slot.number, generation) for slot, generation, *_ in self.asked.values()}
+            for slot in self.slots:
+                if (slot.number, slot.generation) not in waiting:
+                    self.asked[slot.actor.sample.remote()] = (slot, slot.generation, slot.node, now)
+        self.bar.tell(*self.how_far())
+
+    def how_far(self):
+        """The phase, bytes of it that are done, and all that it has; and what was lost, if anything."""
+        lost = self.stats.lost_attempts + self.stats.lost_receivers
+        note = f", {lost} lost" if lost else ""
+        if "map" not in self.stats.phases:
+            return "1 of 2: map", self.mapped_bytes, sum(split.end - split.start for split in self.splits), note
+        done = sum(self.sums[p][1] for p in self.done)
+        return "2 of 2: finish", done, sum(length for _, length, _ in self.sums.values()), note
 
     def submit_maps(self):
         """Starts attempts at splits that a receiver lacks; true if there are any to start or wait for."""
@@ -500,12 +454,13 @@ class Exchange:
             if not slots:
                 continue
             missing = True
-            if len(flying) >= self.cpus:
+            node = self.node_to_map()
+            if node is None:
                 break
             targets = [(slot.address, [p for p in slot.partitions if p not in self.done]) for slot in slots]
-            options = task.options(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
+            options = task.options(num_cpus=1, max_retries=0, scheduling_strategy=on_node(self.ray, node))
             ref = options.remote(self.mapping, split, targets, self.secret)
-            self.pending[ref] = ("map", split, [(slot, slot.generation) for slot in slots])
+            self.pending[ref] = ("map", split, [(slot, slot.generation) for slot in slots], node)
             flying.add(split.number)
             self.observe("map", split, self)
         return missing
@@ -539,7 +494,7 @@ class Exchange:
             # One at a time: the memory of a partition is a receiver's whole share.
             if left and not any(number == slot.number for number, _ in flying):
                 ref = slot.actor.finish.remote(self.finishing, left[0], offsets[left[0]])
-                self.pending[ref] = ("finish", slot, left[0], slot.generation)
+                self.pending[ref] = ("finish", slot, left[0], slot.generation, self.now())
                 self.observe("finish", left[0], self)
 
     def take(self, ref, what):
@@ -552,22 +507,28 @@ class Exchange:
             # The job's own fault: trying again would end the same.
             raise e.cause from None
         except RayActorError as e:
-            _, slot, _, generation = what
+            _, slot, _, generation, _ = what
             if slot.generation == generation:
                 self.replace(slot, e)
             return
         except self.ray.exceptions.RayError as e:
             # The worker or its node is gone: the split is mapped again.
-            self.stats.lost_attempts += 1
-            self.count(("split", what[1].number), e)
+            self.lose(what[1], e)
+            self.nodes_left()
             return
         if kind == "finish":
-            _, slot, partition, _ = what
+            _, slot, partition, _, began = what
             self.note(partition, result, self.sums[partition])
             self.done[partition] = result
+            name, length, written = f"partition {partition}", self.sums[partition][1], self.length_of(result) or 0
+            self.stats.timeline.finished.append(Task(slot.node, name, began, self.now(), length, written=written))
             return
-        _, split, slots = what
-        (mapped, lost, sent), node, cpu = result
+        _, split, slots, _ = what
+        (mapped, lost, sent), node, took_s, cpu = result
+        length, now = split.end - split.start, self.now()
+        self.stats.timeline.mapped.append(Task(node, f"split {split.number}", now - took_s, now, length, read=length))
+        if split.number not in self.usage:
+            self.mapped_bytes += length
         self.stats.sent_bytes += sum(sent)
         self.stats.crossed_bytes += sum(n for (slot, _), n in zip(slots, sent) if slot.node != node)
         self.spent(cpu)
@@ -578,8 +539,7 @@ class Exchange:
             if error is None:
                 slot.have.add(split.number)
                 continue
-            self.stats.lost_attempts += 1
-            self.count(("split", split.number), error)
+            self.lose(split, error)
             if not self.is_there(slot):
                 self.replace(slot, error)
 

@@ -10,9 +10,10 @@
 `map` takes a record, as bytes and without its delimiter, and answers pairs of key and value. `combine`
 makes one value of the values of a key in a part of the input, before they are sent. `reduce` takes a key and
 an iterator of its values, each key once, and answers what is written: nothing (None), a value, or a list or
-generator of them; a value that is no text is written with its key in front. Keys are text, bytes or whole
-numbers, values whatever ``marshal`` can write: numbers, text, bytes, tuples, lists, dicts of those. The
-output is a directory of a file a partition, in the order of the keys (numbers, then bytes, then text).
+generator of them. A value is text, bytes, a number, or a tuple of those, whose fields have tabs between them;
+what is no text is written with its key in front. Keys are text, bytes or whole numbers, values whatever
+``marshal`` can write: numbers, text, bytes, tuples, lists, dicts of those. The output is a directory of a file
+a partition, in the order of the keys (numbers, then bytes, then text).
 
 With `format` ``"csv"`` or ``"parquet"``, `map` takes a ``pyarrow.RecordBatch`` of the `columns` that are
 asked for. It answers pairs, or a batch (also of records that are no tables): its column `key` has the keys, and
@@ -20,6 +21,16 @@ the others are the value, a dict if they are several. Without a `map` the batch 
 
     holdfast.mapreduce(["/data/sales.parquet"], "/data/totals", format="parquet", columns=["user", "amount"],
                        key="user", reduce=lambda user, amounts: sum(amounts), ray="local")
+
+With `output_format` ``"csv"`` or ``"parquet"``, `reduce` answers rows: a dict of columns and values, or a batch
+or table of Arrow, or a list or generator of those. With `values` it takes the values of a key as one of Arrow's:
+a ``pyarrow.RecordBatch`` where they are dicts, else an array:
+
+    def summed(user, amounts):
+        return {"user": user, "amount": pyarrow.compute.sum(amounts).as_py()}
+
+    holdfast.mapreduce(["/data/sales.parquet"], "/data/totals", format="parquet", columns=["user", "amount"],
+                       key="user", values="arrow", reduce=summed, output_format="parquet", ray="local")
 """
 
 import itertools
@@ -31,8 +42,9 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from . import _holdfast, exchange, tables
+from . import _holdfast, exchange, parts, sources, tables
 from .errors import HoldfastError, InvalidError
+from .progress import shown
 from .sort import Order
 from .target import Target, part
 
@@ -40,10 +52,19 @@ from .target import Target, part
 COMBINED_KEYS_MAX = 200_000
 PAIRS = 20_000
 _PAIRS = Order(prefixed=True)
+#: What a function of the job may raise. `sys.exit` is its error, too, and no end of the driver's or of a
+#: worker that another attempt would be made for.
+_RAISED = (Exception, SystemExit)
 
 
 class JobError(HoldfastError):
     """A function of the job raised, or answered what it may not; the text names the record or the key."""
+
+
+def raised(what, e):
+    """The error for what a function of the job raised."""
+    said = f"SystemExit: it called exit with {e.code!r}" if isinstance(e, SystemExit) else f"{type(e).__name__}: {e}"
+    return JobError(f"{what}: {said}")
 
 
 def key_bytes(key):
@@ -108,36 +129,57 @@ def pairs_of(map, items, name, key=None):
         try:
             for found, value in answered(map(item) if map else item, key):
                 yield key_bytes(found), value
-        except Exception as e:
+        except _RAISED as e:
             what = f"batch {number} of `{name}`, {item.num_rows} rows" if tables.is_batch(item) else (
                 f"record {number} of `{name}`, {item[:60]!r}"
             )
-            raise JobError(f"map {what}: {type(e).__name__}: {e}") from None
+            raise raised(f"map {what}", e) from None
 
 
 @dataclass(frozen=True)
 class Records:
     """How records are read that are no tables."""
 
-    framing: exchange.Framing
+    framing: sources.Framing
 
     def items(self, split, secret):
         """The records of a split."""
-        with exchange.open_split(split, secret) as file:
-            yield from records(exchange.chunks(file, split, self.framing), self.framing)
+        with sources.open_split(split, secret) as file:
+            yield from records(sources.chunks(file, split, self.framing), self.framing)
 
     def front(self, split, secret):
         """Those of its front, for the sample."""
-        return records([exchange.front(split, self.framing, secret)], self.framing)
+        return records([sources.front(split, self.framing, secret)], self.framing)
+
+
+#: Types of values that hold no others.
+_PLAIN = {int, float, complex, bool, str, bytes, type(None)}
+
+
+def foreign(value):
+    """The first value in this one that `marshal` refuses, or would write as something else: it takes numpy's
+    numbers for bytes."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return None
+    if kind is dict:
+        value = itertools.chain(value.keys(), value.values())
+    elif kind not in (tuple, list, set, frozenset):
+        return value
+    return next((found for found in map(foreign, value) if found is not None), None)
 
 
 def value_bytes(value):
     try:
-        return marshal.dumps(value)
-    except ValueError:
+        found = foreign(value)
+    except RecursionError:
+        raise JobError(f"send a value of {parts.type_name(value)}: it holds others too deep, or itself") from None
+    if found is not None:
+        hint = " (of numpy's, `.item()`)" if type(found).__module__.startswith("numpy") else ""
         raise JobError(
-            f"send a value of {type(value).__name__}: answer numbers, text, bytes, tuples, lists or dicts of those"
-        ) from None
+            f"send a value of {parts.type_name(found)}: answer numbers, text, bytes, tuples, lists or dicts of those{hint}"
+        )
+    return marshal.dumps(value)
 
 
 def place(split):
@@ -187,24 +229,14 @@ class Mapping:
             return values[0]
         try:
             return self.combine(key_of(key), iter(values))
-        except Exception as e:
-            raise JobError(f"combine key {key_of(key)!r:.60}: {type(e).__name__}: {e}") from None
+        except _RAISED as e:
+            raise raised(f"combine key {key_of(key)!r:.60}", e) from None
 
 
 def batches(pairs):
     pairs = iter(pairs)
     while some := list(itertools.islice(pairs, PAIRS)):
         yield some
-
-
-def line_of(key, value):
-    """What is written of a value that a reduce answered."""
-    if isinstance(value, bytes):
-        return value + b"\n"
-    if isinstance(value, str):
-        return value.encode() + b"\n"
-    shown = key if isinstance(key, bytes) else str(key).encode()
-    return b"%s\t%s\n" % (shown, str(value).encode())
 
 
 @dataclass(frozen=True)
@@ -215,6 +247,9 @@ class Finishing:
     output: str
     memory: int
     secret: str = None
+    #: How values are given to `reduce`, if not one by one; and how what it answers is written.
+    values: Any = None
+    writing: Any = parts.Lines()
 
     def __call__(self, receiver, partition, _):
         sums = receiver.sum(partition)
@@ -224,35 +259,39 @@ class Finishing:
             while (some := sorted_.next_pairs()) is not None:
                 yield from some
 
-        path = part(self.output, partition)
-        stored = exchange.is_stored(path)
-        written = 0
-        with exchange.open_stored(path, "wb", self.secret) if stored else open(path, "wb", 1 << 20) as file:
+        path = part(self.output, partition) + self.writing.suffix
+        with self.writing.part(path, self.secret) as written:
             for raw, group in itertools.groupby(pairs(), key=lambda pair: pair[0]):
                 key = key_of(raw)
                 try:
-                    answer = self.reduce(key, (marshal.loads(value) for _, value in group))
-                    if answer is None:
-                        continue
-                    many = isinstance(answer, (list, types.GeneratorType))
-                    for value in answer if many else (answer,):
-                        line = line_of(key, value)
-                        written += len(line)
-                        file.write(line)
+                    for answer in self.answers(key, (value for _, value in group)):
+                        try:
+                            written.write(key, answer)
+                        except OSError as e:
+                            raise parts.unwritten(path, e) from e
                 except HoldfastError:
                     raise
-                except Exception as e:
-                    raise JobError(f"reduce key {key!r:.60}: {type(e).__name__}: {e}") from None
-            if not stored:
-                file.flush()
-                os.fsync(file.fileno())
-        return sums, written
+                except _RAISED as e:
+                    raise raised(f"reduce key {key!r:.60}", e) from None
+        columns = () if written.schema is None else (parts.shown(written.schema),)
+        return (sums, written.written, *columns)
+
+    def answers(self, key, values):
+        """What the function answers for one key."""
+        if self.values is None:
+            given = map(marshal.loads, values)
+        else:
+            given = self.values.of(key, values, self.memory)
+        answer = self.reduce(key, given)
+        if answer is None:
+            return ()
+        return answer if isinstance(answer, (list, types.GeneratorType)) else (answer,)
 
 
 def sample(map, key, splits, reading, wanted, secret):
     """Keys of the records at the fronts of some splits, as boundaries."""
     taken = []
-    chosen = exchange.sampled(splits)
+    chosen = sources.sampled(splits)
     for split in chosen:
         keys = [found for found, _ in pairs_of(map, reading.front(split, secret), place(split), key)]
         step = max(1, len(keys) * len(chosen) // max(1, wanted))
@@ -261,28 +300,35 @@ def sample(map, key, splits, reading, wanted, secret):
 
 
 def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local", format=None, columns=None,
-        record=None, prefixed=False, delimiter=10, memory=exchange.MEMORY_BYTES, temp=None, resume=False,
-        secret=None, split_bytes=exchange.SPLIT_BYTES, observe=None):
+        record=None, prefixed=False, delimiter=10, values=None, output_format=None, output_schema=None,
+        memory=exchange.MEMORY_BYTES, temp=None, resume=False, secret=None, split_bytes=sources.SPLIT_BYTES,
+        progress=True, observe=None):
     """Runs a job (see this module) of files that every node sees, or ``holdfast://`` paths, into the new
-    directory `output`. `memory` is in bytes and a node's. `format` is ``"csv"`` or ``"parquet"``, `columns`
+    directory `output`, which is made with those above it. `memory` is in bytes and a node's. `format` is ``"csv"`` or ``"parquet"``, `columns`
     are the names of those that are read (for CSV also a ``pyarrow.Schema``), `key` is the key's column.
+    `values` is ``"arrow"``, or the type of the values where it is known: a ``pyarrow.DataType``, or a
+    ``pyarrow.Schema`` of dicts. `output_format` is ``"csv"`` or ``"parquet"``, `output_schema` their columns.
     With `resume` a job goes on that was interrupted at the same call: what it has finished is not done again,
-    and its functions must be the same. Returns :class:`exchange.Stats`.
+    and its functions must be the same. Where standard error is a
+    terminal, a line there says how far it is, unless `progress` is False. Returns :class:`exchange.Stats`, of
+    which `picture()` is the job as SVG.
 
     Raises :class:`JobError` where a function of the job fails; then there is no output, and inputs stand.
     """
     began = time.monotonic()
-    inputs, output = exchange.paths_of(inputs), os.fspath(output)
-    goal = Target(output, True, doing="reduce", resume=resume, secret=secret)
+    inputs, output = sources.paths_of(inputs), os.fspath(output)
+    writing, taking = parts.written_as(output_format, output_schema), tables.taken_as(values)
+    goal = Target(output, True, doing="reduce", suffix=writing.suffix, resume=resume, secret=secret)
     if format is not None:
         splits, reading = tables.splits_of(inputs, format, columns, split_bytes, secret)
     else:
         if map is None or columns is not None:
             raise InvalidError("run a job of records: give `map`, and `format` where the input is a table")
-        framing = exchange.Framing(record, prefixed, delimiter)
-        splits, reading = exchange.splits_of(inputs, framing, split_bytes, secret), Records(framing)
-    with exchange.cluster(ray) as (engine, nodes):
+        framing = sources.Framing(record, prefixed, delimiter)
+        splits, reading = sources.splits_of(inputs, framing, split_bytes, secret), Records(framing)
+    with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
+        bar.tell("sample")
         wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
         token = _holdfast.draw_token()
 
@@ -292,7 +338,21 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
             return [(body, False) for body, _ in _PAIRS.rules().boundaries(taken, wanted)[0]]
 
         with goal as target:
-            boundaries = tuple(target.plan(splits, f"reduce {reading}, key {key}", drawn))
+            what = f"reduce {reading}, key {key}" + (f", to {writing}" if output_format else "")
+            boundaries = tuple(target.plan(splits, what, drawn))
+            alike = parts.Alike()
+
+            def length_of(result):
+                return result[1]
+
+            done = target.finished(length_of)
+
+            def note(partition, result, sums):
+                alike.see(partition, result[2] if result[2:] else None)
+                target.note(partition, result, sums)
+
+            for partition, (result, _) in done.items():
+                alike.see(partition, result[2] if result[2:] else None)
             job = exchange.Exchange(
                 engine,
                 nodes,
@@ -300,16 +360,18 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
                 len(boundaries) + 1,
                 temp=temp,
                 mapping=Mapping(map, combine, key, reading, boundaries, token, mapper, secret),
-                finishing=Finishing(reduce, target.temporary, sorter, secret),
+                finishing=Finishing(reduce, target.temporary, sorter, secret, taking, writing),
                 token=token,
                 secret=secret,
                 observe=observe,
-                done=target.finished(lambda result: result[1]),
-                note=target.note,
+                done=done,
+                note=note,
+                length_of=length_of,
+                bar=bar,
             )
             job.stats.phases["sample"] = time.monotonic() - began
             job.spent({"sample": time.process_time() - began_cpu})
-            job.stats.output_bytes = sum(written for _, written in job.run())
+            job.stats.output_bytes = sum(length_of(result) or 0 for result in job.run())
             target.complete(0)
         job.stats.seconds = time.monotonic() - began
         return job.stats

@@ -13,8 +13,9 @@ import os
 import sys
 import time
 
-from . import _holdfast, exchange
+from . import _holdfast, exchange, sources
 from .errors import CorruptError, HoldfastError, InvalidError
+from .progress import shown
 from .target import Target, part
 
 
@@ -37,7 +38,7 @@ class Order:
         return _holdfast.Rules(**{**options, "keys": list(self.keys)})
 
     def framing(self):
-        return exchange.Framing(self.record, self.prefixed, self.delimiter)
+        return sources.Framing(self.record, self.prefixed, self.delimiter)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +61,9 @@ class Mapping:
             attempt=attempt,
             memory=self.memory,
         )
-        if exchange.is_stored(split.path):
-            with exchange.open_split(split, self.secret) as file:
-                for piece in exchange.chunks(file, split, self.order.framing()):
+        if sources.is_stored(split.path):
+            with sources.open_split(split, self.secret) as file:
+                for piece in sources.chunks(file, split, self.order.framing()):
                     mapper.push(piece)
             if split.end == split.stamp[0]:
                 mapper.end_input(split.path)
@@ -84,9 +85,9 @@ class Finishing:
 
     def __call__(self, receiver, partition, offset):
         rules = self.order.rules()
-        if exchange.is_stored(self.output):
+        if sources.is_stored(self.output):
             sums = receiver.sum(partition)
-            with exchange.open_stored(part(self.output, partition), "wb", self.secret) as file:
+            with sources.open_stored(part(self.output, partition), "wb", self.secret) as file:
                 sorted_ = receiver.sorted(rules, partition, self.memory, self.threads)
                 while (piece := sorted_.next_bytes()) is not None:
                     file.write(piece)
@@ -94,8 +95,10 @@ class Finishing:
         path = part(self.output, partition) if self.parts else self.output
         if self.parts:
             # An attempt that was lost may have left one.
-            with open(path, "wb"):
-                pass
+            try:
+                open(path, "wb").close()
+            except FileNotFoundError as e:
+                raise sources.unseen(path) from e
             offset = 0
         return receiver.sort_to(rules, partition, path, offset, self.memory, self.threads)
 
@@ -103,30 +106,32 @@ class Finishing:
 def sample(order, splits, wanted, secret=None):
     """Records of some splits, spread over them."""
     rules, taken = order.rules(), []
-    chosen = exchange.sampled(splits)
+    chosen = sources.sampled(splits)
     for split in chosen:
-        taken += rules.sample(exchange.front(split, order.framing(), secret), -(-wanted // len(chosen)))
+        taken += rules.sample(sources.front(split, order.framing(), secret), -(-wanted // len(chosen)))
     return taken
 
 
 def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BYTES, temp=None, parts=False,
-        replace=False, resume=False, secret=None, split_bytes=exchange.SPLIT_BYTES, observe=None):
+        replace=False, resume=False, secret=None, split_bytes=sources.SPLIT_BYTES, progress=True, observe=None):
     """Sorts `inputs` into the file `output`, or with `parts` (and always into Holdfast) into a directory of
     one file a partition. `memory` is in bytes and a node's, all buffers together. `temp` are the
     directories for what is under way, on each node one receiver each. Returns :class:`exchange.Stats`.
 
-    With `resume` a job goes on that was interrupted at the same call: what it has finished is not done again.
+    With `resume` a job goes on that was interrupted at the same call: what it has finished is not done again. Where
+    standard error is a terminal, a line there says how far it is, unless `progress` is False.
 
     Raises :class:`ExistsError` if there is an output, unless it is to be replaced; other errors name the
     input, the record or the node, and leave no output. Inputs stand in any case.
     """
     began = time.monotonic()
-    inputs, output = exchange.paths_of(inputs), os.fspath(output)
+    inputs, output = sources.paths_of(inputs), os.fspath(output)
     goal = Target(output, parts, doing="sort", replace=replace, resume=resume, secret=secret)
     order.rules()
-    splits = exchange.splits_of(inputs, order.framing(), split_bytes, secret)
-    with exchange.cluster(ray) as (engine, nodes):
+    splits = sources.splits_of(inputs, order.framing(), split_bytes, secret)
+    with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
+        bar.tell("sample")
         wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
         token = _holdfast.draw_token()
 
@@ -134,9 +139,12 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
             taken = sample(order, splits, wanted * exchange.SAMPLES_A_PARTITION, secret)
             return order.rules().boundaries(taken, wanted)[0]
 
+        def length_of(result):
+            return result[0][1]
+
         with goal as target:
             boundaries = target.plan(splits, f"sort by {order}", drawn)
-            _, threads = nodes[0]
+            threads = max(cpus for _, cpus in nodes)
             job = exchange.Exchange(
                 engine,
                 nodes,
@@ -148,8 +156,10 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
                 token=token,
                 secret=secret,
                 observe=observe,
-                done=target.finished(lambda result: result[0][1]),
+                done=target.finished(length_of),
                 note=target.note,
+                length_of=length_of,
+                bar=bar,
             )
             job.stats.phases["sample"] = time.monotonic() - began
             job.spent({"sample": time.process_time() - began_cpu})
@@ -211,6 +221,7 @@ def parser():
     add("--length-prefixed", action="store_true", help="records of a length and so many bytes")
     add("--secret", metavar="FILE", help="the secret of Holdfast's node, for holdfast:// paths")
     add("--stats", action="store_true", help="say at the end what was done, for people")
+    add("--picture", metavar="FILE.svg", help="draw what each node did when")
     add("--json", action="store_true", help="the same as an object")
     return parser
 
@@ -254,8 +265,15 @@ def main(arguments=None):
     except (HoldfastError, OSError) as e:
         print(f"holdfast sort: {e}", file=sys.stderr)
         return 1
+    if options.picture:
+        try:
+            with open(options.picture, "w") as file:
+                file.write(stats.picture())
+        except OSError as e:
+            # The sort is whole.
+            print(f"holdfast sort: draw `{options.picture}`: {e.strerror}", file=sys.stderr)
     if options.json:
-        print(json.dumps(dataclasses.asdict(stats)))
+        print(json.dumps(stats.to_json()))
     elif options.stats:
         per = max(1, stats.bytes)
         print(

@@ -1,5 +1,5 @@
-"""CSV and Parquet as inputs of jobs, in Arrow record batches, and what functions of a job answer in such
-batches. It needs `pyarrow`, on every node, and imports it where a job has tables.
+"""CSV and Parquet as inputs of jobs, in Arrow record batches, and what functions of a job take and answer in
+such batches. It needs `pyarrow`, on every node, and imports it where a job has tables.
 
 A split of Parquet is some row groups, one of CSV some lines: a value of CSV may hold no newline, as pyarrow
 reads it by default. The types of CSV's columns are those of the front of the first file, or as the job
@@ -8,10 +8,11 @@ says by a ``pyarrow.Schema``.
 
 import dataclasses
 import itertools
+import marshal
 from dataclasses import dataclass
 from typing import Any
 
-from . import exchange
+from . import sources
 from .errors import InvalidError, UnsupportedError
 
 FORMATS = ("csv", "parquet")
@@ -20,10 +21,10 @@ BATCH_ROWS = 64 << 10
 BLOCK_BYTES = 4 << 20
 #: Rows of a split's front that are mapped for the sample.
 SAMPLE_ROWS = 4096
-_LINES = exchange.Framing()
+_LINES = sources.Framing()
 
 
-def arrow():
+def arrow(doing="run a job of tables"):
     """pyarrow with the readers of both formats."""
     try:
         import pyarrow
@@ -31,7 +32,7 @@ def arrow():
         import pyarrow.parquet
     except ImportError as e:
         raise UnsupportedError(
-            "run a job of tables: the package `pyarrow` is not installed: pip install pyarrow, on every node"
+            f"{doing}: the package `pyarrow` is not installed: pip install pyarrow, for a job on every node"
         ) from e
     return pyarrow
 
@@ -39,6 +40,59 @@ def arrow():
 def is_batch(answer):
     """Whether a function of a job answered rows of Arrow."""
     return type(answer).__module__.startswith("pyarrow") and hasattr(answer, "column_names")
+
+
+def table_of(answer):
+    """A batch or table, as a table."""
+    pyarrow = arrow()
+    return answer if isinstance(answer, pyarrow.Table) else pyarrow.Table.from_batches([answer])
+
+
+@dataclass(frozen=True)
+class Taking:
+    """How the values of a key are given to a `reduce` that takes them at once: of this type (a
+    ``pyarrow.DataType``, or a ``pyarrow.Schema`` of dicts), or of the one that they have."""
+
+    type: Any = None
+
+    def of(self, key, values, bytes_max):
+        """All of them, from what was sent."""
+        pyarrow = arrow()
+        made, taken, rows = [], 0, None
+        while some := list(itertools.islice(values, BATCH_ROWS)):
+            taken += sum(map(len, some))
+            if taken > bytes_max:
+                raise InvalidError(
+                    f"reduce key {key!r:.60}: its values are more than {bytes_max} bytes, too many to be one of "
+                    "Arrow's: leave out `values` to take one after the other, combine them, or give more `memory`"
+                )
+            some = list(map(marshal.loads, some))
+            if rows is None:
+                rows = type(some[0]) is dict
+            if rows:
+                made.append(pyarrow.Table.from_pylist(some, schema=self.type))
+            else:
+                made.append(pyarrow.table({"value": pyarrow.array(some, self.type)}))
+        # A part of them may be null, or whole numbers among others.
+        whole = pyarrow.concat_tables(made, promote_options="permissive").combine_chunks()
+        if rows:
+            return whole.to_batches()[0]
+        column = whole.column(0)
+        return column.chunk(0) if column.num_chunks == 1 else column
+
+
+def taken_as(values):
+    """What a job says of the values that its `reduce` takes; None takes them one by one."""
+    if values is None:
+        return None
+    pyarrow = arrow()
+    if isinstance(values, (pyarrow.DataType, pyarrow.Schema)):
+        return Taking(values)
+    if values != "arrow":
+        raise InvalidError(
+            f"run a job with values={values!r:.60}: give \"arrow\", a pyarrow.DataType, or a pyarrow.Schema where they are dicts"
+        )
+    return Taking()
 
 
 def listed(names):
@@ -76,7 +130,7 @@ class Tables:
 
     def items(self, split, secret):
         """The record batches of a split."""
-        with exchange.open_split(split, secret) as file:
+        with sources.open_split(split, secret) as file:
             yield from (self.parquet if self.format == "parquet" else self.csv)(split, file)
 
     def front(self, split, secret):
@@ -92,7 +146,7 @@ class Tables:
         yield from whole.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
 
     def csv(self, split, file):
-        pieces = exchange.chunks(file, split, _LINES)
+        pieces = sources.chunks(file, split, _LINES)
         head = split.start == 0
         while block := b"".join(blocks(pieces)):
             if head:
@@ -154,9 +208,9 @@ def splits_of(inputs, format, columns, split_bytes, secret=None):
         numbered = [dataclasses.replace(split, number=n) for n, split in enumerate(splits)]
         return numbered, Tables(format, names)
     splits, headers = [], {}
-    for split in exchange.splits_of(inputs, _LINES, split_bytes, secret):
+    for split in sources.splits_of(inputs, _LINES, split_bytes, secret):
         if split.path not in headers:
-            front = exchange.front(split, _LINES, secret)
+            front = sources.front(split, _LINES, secret)
             headers[split.path] = header = header_of(split.path, front)
             check_columns(split.path, names or (), header)
             if types is None:
@@ -181,9 +235,9 @@ def typed(path, front, header):
 def row_groups(path, names, split_bytes, secret):
     """Splits of a file of Parquet; what they hold uncompressed is their length."""
     pyarrow = arrow()
-    mark = exchange.stamp(path, secret)
-    whole = exchange.Split(0, path, 0, mark[0], mark)
-    with exchange.open_split(whole, secret) as file:
+    mark = sources.stamp(path, secret)
+    whole = sources.Split(0, path, 0, mark[0], mark)
+    with sources.open_split(whole, secret) as file:
         try:
             about = pyarrow.parquet.ParquetFile(file)
         except pyarrow.ArrowInvalid as e:

@@ -13,8 +13,8 @@ import os
 import secrets
 import shutil
 
-from . import exchange
-from .errors import ExistsError, FullError, InvalidError, NotFoundError, RetryError, UnsupportedError
+from . import sources
+from .errors import DeniedError, ExistsError, FullError, InvalidError, NotFoundError, RetryError, UnsupportedError
 
 MARK = ".holdfast-sort-"
 MANIFEST = ".manifest"
@@ -41,9 +41,10 @@ class Target:
     """An output for as long as a job takes: the file `output`, or with `parts` a directory of files; into
     Holdfast always the latter. With `resume` it is what an interrupted job left, if there is any."""
 
-    def __init__(self, output, parts, *, doing, replace=False, resume=False, secret=None):
+    def __init__(self, output, parts, *, doing, suffix="", replace=False, resume=False, secret=None):
         self.output, self.resume, self.secret = output, resume, secret
-        self.stored = exchange.is_stored(output)
+        self.doing, self.suffix = doing, suffix
+        self.stored = sources.is_stored(output)
         self.parts = parts or self.stored
         if self.exists(output) and not replace:
             raise ExistsError(f"{doing} to `{output}`: it exists: choose another name")
@@ -57,7 +58,7 @@ class Target:
     def exists(self, path):
         if not self.stored:
             return os.path.lexists(path)
-        client, name = exchange.stored_client(path, self.secret)
+        client, name = sources.stored_client(path, self.secret)
         return client.exists(name)
 
     def __enter__(self):
@@ -72,8 +73,10 @@ class Target:
             self.forget()
         self.temporary = f"{self.directory}/.{self.name}{MARK}{secrets.token_hex(4)}"
         self.found = None
+        if not self.stored:
+            self.make_directory()
         if self.stored:
-            client, name = exchange.stored_client(self.temporary, self.secret)
+            client, name = sources.stored_client(self.temporary, self.secret)
             client.make_dir(name, parents=True)
         elif self.parts:
             os.mkdir(self.temporary)
@@ -82,15 +85,30 @@ class Target:
                 pass
         return self
 
+    def make_directory(self):
+        """The output's directory with those above it, as users of other engines expect."""
+        made, at = [], self.directory
+        while not os.path.isdir(at):
+            made.append(at)
+            at = os.path.dirname(at)
+        try:
+            os.makedirs(self.directory, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise InvalidError(f"{self.doing} to `{self.output}`: `{self.directory}` is no directory") from None
+        except PermissionError as e:
+            raise DeniedError(f"{self.doing} to `{self.output}`: make `{e.filename}`: permission denied") from None
+        for path in made:
+            sync_directory(os.path.dirname(path))
+
     def left(self):
         """The temporary name whose manifest is the newest."""
         front, found = f".{self.name}{MARK}", []
         if self.stored:
-            client, directory = exchange.stored_client(self.directory, self.secret)
+            client, directory = sources.stored_client(self.directory, self.secret)
             with contextlib.suppress(NotFoundError):
                 found = [(entry.info.mtime_ns, entry.name) for entry in client.list(directory)]
         else:
-            with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.directory) as entries:
                 found = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if entry.name.startswith(front)]
         found = [(at, name) for at, name in found if name.startswith(front) and name.endswith(MANIFEST)]
         return max(found)[1][: -len(MANIFEST)] if found else None
@@ -99,7 +117,7 @@ class Target:
         """The whole lines of the manifest that is there."""
         path = self.temporary + MANIFEST
         if self.stored:
-            client, name = exchange.stored_client(path, self.secret)
+            client, name = sources.stored_client(path, self.secret)
             raw = client.get(name)
         else:
             self.hold(path)
@@ -159,21 +177,22 @@ class Target:
         done = {line["partition"]: (line["result"], line["sums"]) for line in (self.found or [])[1:]}
         if self.parts:
             there = self.lengths()
-            done = {p: found for p, found in done.items() if there.get(part("", p)[1:]) == length_of(found[0])}
-            for name in there.keys() - {part("", p)[1:] for p in done}:
+            names = {p: part("", p)[1:] + self.suffix for p in done}
+            done = {p: found for p, found in done.items() if there.get(names[p]) == length_of(found[0])}
+            for name in there.keys() - {names[p] for p in done}:
                 self.remove(f"{self.temporary}/{name}")
         return done
 
     def lengths(self):
         if self.stored:
-            client, name = exchange.stored_client(self.temporary, self.secret)
+            client, name = sources.stored_client(self.temporary, self.secret)
             return {entry.name: entry.info.size for entry in client.list(name)}
         with os.scandir(self.temporary) as entries:
             return {entry.name: entry.stat().st_size for entry in entries}
 
     def remove(self, path):
         if self.stored:
-            client, name = exchange.stored_client(path, self.secret)
+            client, name = sources.stored_client(path, self.secret)
             with contextlib.suppress(NotFoundError):
                 client.delete(name, recursive=True)
         elif os.path.isdir(path):
@@ -191,7 +210,7 @@ class Target:
         self.lines.append(json.dumps(line))
         path = self.temporary + MANIFEST
         if self.stored:
-            client, name = exchange.stored_client(path, self.secret)
+            client, name = sources.stored_client(path, self.secret)
             client.put(name, "".join(f"{line}\n" for line in self.lines).encode(), replace=True)
             return
         if self.lock is None:
@@ -204,8 +223,8 @@ class Target:
     def complete(self, length):
         """Gives it its name, when all of it is durable."""
         if self.stored:
-            client, name = exchange.stored_client(self.output, self.secret)
-            _, temporary = exchange.stored_client(self.temporary, self.secret)
+            client, name = sources.stored_client(self.output, self.secret)
+            _, temporary = sources.stored_client(self.temporary, self.secret)
             if self.replace:
                 self.remove(self.output)
             client.rename(temporary, name)

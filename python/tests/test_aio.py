@@ -6,6 +6,7 @@ import random
 import pytest
 
 import holdfast.aio
+import holdfast.errors
 
 
 def run(node, work):
@@ -75,3 +76,101 @@ def test_a_client_outlives_the_loop_that_made_it(node, place):
 
 async def close(client):
     await client.close()
+
+
+# Around a piece, and what is asked for ahead.
+@pytest.mark.parametrize("size", [0, 1, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, (5 << 20) + 7])
+def test_a_file_is_a_stream_both_ways(node, place, size):
+    data = random.Random(size).randbytes(size)
+
+    async def work(client):
+        async with client.create(f"{place}/a") as file:
+            for at in range(0, size, 100_003):
+                await file.write(data[at : at + 100_003])
+            await file.flush()
+            assert not await client.exists(f"{place}/a")
+        assert (await client.stat(f"{place}/a")).id == file.id
+        opened = await client.open(f"{place}/a")
+        pieces = [piece async for piece in opened]
+        assert b"".join(pieces) == data and opened.position == size == opened.size
+        assert all(0 < len(piece) <= holdfast.aio.PIECE_BYTES for piece in pieces)
+        again = await client.open(f"{place}/a")
+        assert await again.read(10) + await again.read() + await again.read() == data
+        places = [(size * n // 7, 1000 * n) for n in range(9)]
+        read = await asyncio.gather(*(again.read_at(*place) for place in places))
+        assert read == [data[at : at + length] for at, length in places]
+
+    run(node, work)
+
+
+def test_a_stream_that_is_given_up_leaves_no_file(node, place):
+    async def work(client):
+        with pytest.raises(KeyError):
+            async with client.create(f"{place}/a") as file:
+                await file.write(bytes(1 << 20))
+                raise KeyError
+        assert not await client.exists(f"{place}/a")
+        await client.put(f"{place}/b", b"")
+        with pytest.raises(FileExistsError):
+            async with client.create(f"{place}/b") as file:
+                await file.write(b"x")
+        async with client.create(f"{place}/b", replace=True) as file:
+            await file.write(b"x")
+        with pytest.raises(holdfast.errors.InvalidError, match="it was closed"):
+            await file.write(b"more")
+        await file.close()
+        assert await client.get(f"{place}/b") == b"x"
+        with pytest.raises(TypeError):
+            await client.create(f"{place}/c").write("text")
+        with pytest.raises(FileNotFoundError):
+            await client.open(f"{place}/no")
+
+    run(node, work)
+
+
+def test_writes_that_are_cancelled_are_made_in_their_order(node, place):
+    """What is under way to the node cannot be taken back, and the next write must not overtake it."""
+    pieces = [random.Random(n).randbytes(700_000) for n in range(12)]
+
+    async def work(client):
+        file = client.create(f"{place}/a")
+        for n, piece in enumerate(pieces):
+            write = asyncio.ensure_future(file.write(piece))
+            # It has begun.
+            await asyncio.sleep(0)
+            if n % 2:
+                write.cancel()
+            else:
+                assert await write == len(piece)
+        await file.close()
+        assert await client.get_ranges([(f"{place}/a", 0, None)]) == [b"".join(pieces)]
+
+    run(node, work)
+
+
+def test_the_log_is_appended_read_and_followed(node, place):
+    topic = place[1:]
+
+    async def work(client):
+        with pytest.raises(FileNotFoundError):
+            await client.log.info(topic)
+        indices = await client.log.append(topic, b"first", b"second")
+        assert [entry async for entry in client.log.read(topic)] == list(zip(indices, [b"first", b"second"]))
+        assert [entry async for entry in client.log.read(topic, indices[1])] == [(indices[1], b"second")]
+        followed = []
+
+        async def follow():
+            async for _, entry in client.log.tail(topic, indices[1]):
+                followed.append(entry)
+                if entry == b"end":
+                    return
+
+        following = asyncio.ensure_future(follow())
+        for n in range(20):
+            await client.log.append(topic, b"%d" % n)
+        await client.log.append(topic, b"end")
+        await following
+        assert followed == [b"second", *(b"%d" % n for n in range(20)), b"end"]
+        assert (await client.log.info(topic)).next == indices[0] + 23
+
+    run(node, work)

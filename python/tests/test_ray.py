@@ -153,6 +153,30 @@ def test_keys_of_every_kind_come_in_order_and_once(cluster, tmp_path):
     assert parts(tmp_path / "out").decode().splitlines() == expected
 
 
+def test_a_key_with_half_of_the_values_is_taken_one_by_one(cluster, tmp_path):
+    draw = random.Random(7)
+    rows = [("hot" if n % 2 else f"k{draw.randrange(3000)}", n) for n in range(200_000)]
+    (tmp_path / "in").write_text("".join(f"{key} {n:060}\n" for key, n in rows))
+
+    def pair(line):
+        key, _, value = line.partition(b" ")
+        yield key.decode(), value
+
+    def first_and_count(key, values):
+        # The sums of a partition are those of all that it has, also of what nobody takes.
+        return f"{key} {int(next(values))} {0 if key == 'k7' else sum(1 for _ in values)}"
+
+    memory = 4 << 20
+    stats = count(tmp_path / "in", tmp_path / "out", map=pair, reduce=first_and_count, memory=memory)
+    groups = collections.defaultdict(list)
+    for key, n in rows:
+        groups[key].append(n)
+    expected = [f"{key} {groups[key][0]} {0 if key == 'k7' else len(groups[key]) - 1}" for key in sorted(groups)]
+    assert parts(tmp_path / "out").decode().splitlines() == expected
+    # Many times the memory that it is sorted in.
+    assert max(task.bytes for task in stats.timeline.finished) > 3 * (memory // 2)
+
+
 def exchange_key(key):
     from holdfast.mapreduce import key_bytes
 
@@ -231,8 +255,95 @@ def test_functions_that_fail_name_the_record_and_leave_no_output(cluster, text, 
         count(text, out, map=lambda line: [("k", object())])
     with fails(JobError, "reduce key 'k'", "ZeroDivisionError"):
         count(text, out, map=lambda line: [("k", 1)], reduce=lambda key, values: 1 // 0)
+    # Its own file, and no fault of the output's.
+    with fails(JobError, "reduce key 'k'", "FileNotFoundError"):
+        count(text, out, map=lambda line: [("k", 1)], reduce=lambda key, values: open("/nowhere/at/all"))
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".tmp"]
     assert text.exists()
+
+
+def test_exit_in_a_function_is_the_functions_error(cluster, text, tmp_path):
+    """`sys.exit` in a `map` ended the driver, which calls it for the sample, without a word; in a worker it was
+    a lost one, and tried six times."""
+    from holdfast.mapreduce import JobError
+
+    driver = os.getpid()
+
+    def in_a_worker(line):
+        if os.getpid() != driver:
+            sys.exit("enough")
+        return [("k", 1)]
+
+    out, one = tmp_path / "out", {"map": lambda line: [("k", 1)]}
+    with fails(JobError, "map record 1 of ", "SystemExit: it called exit with 3"):
+        count(text, out, map=lambda line: sys.exit(3))
+    begun = []
+    with fails(JobError, "map record ", "exit with 'enough'"):
+        count(text, out, map=in_a_worker, observe=lambda kind, what, _: begun.append((kind, what)))
+    assert len(begun) == len(set(begun)) > 1
+    with fails(JobError, "reduce key 'k'", "exit with None"):
+        count(text, out, **one, reduce=lambda key, values: sys.exit())
+    with fails(JobError, "combine key 'k'", "exit with 1"):
+        count(text, out, **one, combine=lambda key, values: sys.exit(1))
+    assert not list(tmp_path.glob("*out"))
+
+
+def test_what_a_reduce_answers_is_written_as_it_is_or_refused_by_its_type(cluster, tmp_path):
+    """An object that has no form as text was written as its `repr`."""
+    from holdfast.mapreduce import JobError
+
+    (tmp_path / "in").write_bytes(b"k\n")
+    job = {"map": lambda line: [(line, 1)]}
+
+    class Thing:
+        def __repr__(self):
+            return "<a thing>"
+
+    answers = ["text", b"bytes", 1, 2.5, ("a", b"b", 3), True]
+    count(tmp_path / "in", tmp_path / "out", **job, reduce=lambda key, values: answers)
+    assert parts(tmp_path / "out") == b"text\nbytes\nk\t1\nk\t2.5\nk\ta\tb\t3\nk\tTrue\n"
+    for wrong, told in [(Thing(), "Thing <a thing>: answer text, bytes, numbers"), ((1, Thing()), "Thing <a thing>"),
+                        ([None], "NoneType None"), ({"a": 1}, "dict .* a job with `output_format` takes rows")]:
+        with fails(JobError, "reduce key b'k'", told):
+            count(tmp_path / "in", tmp_path / "no", **job, reduce=lambda key, values: wrong)
+
+
+def test_numbers_of_numpy_are_not_sent_as_bytes(cluster, tmp_path):
+    """`marshal` takes whatever has a buffer for bytes, so that a sum of `numpy.int64` came out as eight of them."""
+    from holdfast import mapreduce
+
+    numpy = pytest.importorskip("numpy")
+    for wrong in (numpy.int64(5), numpy.float64(5), (1, [numpy.int64(5)]), {"a": numpy.zeros(2)}, numpy.str_("a")):
+        with fails(mapreduce.JobError, "send a value of numpy", "item"):
+            mapreduce.value_bytes(wrong)
+    with fails(mapreduce.JobError, "send a value of array.array: answer numbers"):
+        import array
+
+        mapreduce.value_bytes({"a": array.array("b", b"1")})
+    endless = []
+    endless.append(endless)
+    with fails(mapreduce.JobError, "too deep, or itself"):
+        mapreduce.value_bytes(endless)
+
+
+def test_an_output_gets_the_directories_above_it(cluster, text, tmp_path):
+    """It was a bare `FileNotFoundError` of a hidden name, after Ray's start."""
+    sort(text, tmp_path / "new" / "deep" / "out", temp=[str(tmp_path / "tmp")])
+    assert (tmp_path / "new" / "deep" / "out").read_bytes() == gnu_sort(text)
+    count(text, tmp_path / "other" / "out", temp=[str(tmp_path / "tmp")])
+    assert table(tmp_path / "other" / "out") == {word: str(n) for word, n in counted(text).items()}
+    with fails(errors.InvalidError, "sort to `.*/out`: `.*text/dir` is no directory"):
+        sort(text, text / "dir" / "out", temp=[str(tmp_path / "tmp")])
+    with fails(errors.InvalidError, "`.*text` is no directory"):
+        sort(text, text / "out", resume=True, temp=[str(tmp_path / "tmp")])
+
+
+def test_a_node_that_does_not_see_the_output_says_so(tmp_path):
+    from holdfast.parts import Lines
+
+    with fails(errors.NotFoundError, "does not see the output's directory: every node must"):
+        with Lines().part(str(tmp_path / "nowhere" / "part"), None):
+            pass
 
 
 def test_bad_input_has_a_sentence(cluster, text, tmp_path, monkeypatch):

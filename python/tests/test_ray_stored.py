@@ -110,6 +110,30 @@ def test_tables_are_read_from_a_node(cluster, client, place, stored, tmp_path):
         assert table(tmp_path / format) == expected
 
 
+def test_rows_are_written_to_a_node(cluster, client, place, stored, text, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    where, options = stored
+    client.put(f"{place}/in", text)
+    row = lambda word, counts: {"word": word, "n": sum(counts)}  # noqa: E731
+    job = {"map": words, "combine": total, "reduce": row, "output_format": "parquet", "temp": [str(tmp_path)]}
+    holdfast.mapreduce([f"{where}/in"], f"{where}/new/out", **job, **options)
+    found = {}
+    for entry in client.list(f"{place}/new/out"):
+        with client.open(f"{place}/new/out/{entry.name}") as file:
+            found.update((one["word"], one["n"]) for one in pyarrow.parquet.read_table(file).to_pylist())
+    assert found == collections.Counter(text.decode().split())
+
+    def late(word, counts):
+        # The part is begun, and none of it stays.
+        return pyarrow.table({"n": [1]}) if word < "word3" else pyarrow.table({"s": [1]})
+
+    with pytest.raises(errors.InvalidError, match="columns"):
+        holdfast.mapreduce([f"{where}/in"], f"{where}/none", **{**job, "reduce": late}, **options)
+    assert sorted(entry.name for entry in client.list(place)) == ["in", "new"]
+
+
 def test_an_input_that_is_replaced_while_it_is_read_ends_the_job(cluster, client, place, stored, text, tmp_path):
     where, options = stored
     client.put(f"{place}/in", text)

@@ -167,6 +167,9 @@ struct SortOptions {
     /// With --ray: replace OUT if it exists
     #[arg(long, requires = "ray")]
     replace: bool,
+    /// With --ray: draw what each node did when, as SVG
+    #[arg(long, requires = "ray", value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// With --ray: say at the end what was done
     #[arg(long, requires = "ray")]
     stats: bool,

@@ -5,8 +5,11 @@ use crate::background::background;
 use crate::client::{bytes_of, new_file};
 use crate::errors::raised;
 use crate::info::{Entry, FileInfo, Usage};
+use crate::log::TopicInfo;
 use crate::process::Process;
 use crate::ranges;
+use crate::stream;
+use holdfast_base::ids::Index;
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::NewFile;
@@ -20,7 +23,7 @@ use std::future::Future;
 static DELIVER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// An asyncio future of the running loop, for what a future of the background's comes to.
-fn awaited<'py, T: Send + 'static>(
+pub fn awaited<'py, T: Send + 'static>(
     py: Python<'py>,
     future: impl Future<Output = Result<T>> + Send + 'static,
     told: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
@@ -72,11 +75,11 @@ impl AsyncClient {
     }
 }
 
-fn none<T>(py: Python<'_>, _: T) -> PyResult<Py<PyAny>> {
+pub fn none<T>(py: Python<'_>, _: T) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }
 
-type Awaited<'py> = PyResult<Bound<'py, PyAny>>;
+pub type Awaited<'py> = PyResult<Bound<'py, PyAny>>;
 
 #[pymethods]
 impl AsyncClient {
@@ -125,6 +128,74 @@ impl AsyncClient {
         let client = self.client(py)?;
         let put = async move { store(&client, &path, &data, &new).await };
         awaited(py, put, |py, id| id.into_py_any(py))
+    }
+
+    /// Opens a file, which is read in any order.
+    fn open_reader<'py>(&self, py: Python<'py>, path: String) -> Awaited<'py> {
+        let client = self.client(py)?;
+        awaited(py, async move { client.open(&path).await }, |py, reader| {
+            stream::AsyncReader::new(reader).into_py_any(py)
+        })
+    }
+
+    /// Starts a file, which appears when it is closed.
+    #[pyo3(signature = (path, *, replace=false, parents=false, mode=0o644, mtime_ns=None, storage_class=None, metadata=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's are named")]
+    fn create(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        replace: bool,
+        parents: bool,
+        mode: u16,
+        mtime_ns: Option<i64>,
+        storage_class: Option<&str>,
+        metadata: Option<&[u8]>,
+    ) -> PyResult<stream::AsyncWriter> {
+        let metadata = metadata.unwrap_or_default();
+        let client = self.client(py)?;
+        let created = new_file(replace, parents, mode, mtime_ns, storage_class, metadata)
+            .and_then(|new| client.create(path, &new));
+        created.map(stream::AsyncWriter::new).map_err(|e| raised(py, e))
+    }
+
+    /// Appends entries to a topic of the log, synced; answers the index of each.
+    fn log_append<'py>(
+        &self,
+        py: Python<'py>,
+        topic: String,
+        entries: Vec<Bound<'py, PyAny>>,
+    ) -> Awaited<'py> {
+        let bytes = |entry: &Bound<'py, PyAny>| bytes_of(entry).map(|bytes| bytes.to_vec());
+        let entries = entries.iter().map(bytes).collect::<PyResult<Vec<_>>>()?;
+        let client = self.client(py)?;
+        awaited(py, async move { client.log_append(&topic, entries).await }, |py, indices| {
+            let indices: Vec<u64> = indices.iter().map(|index| index.0).collect();
+            indices.into_py_any(py)
+        })
+    }
+
+    /// How far a topic of the log reaches.
+    fn log_info<'py>(&self, py: Python<'py>, topic: String) -> Awaited<'py> {
+        let client = self.client(py)?;
+        let info = async move {
+            let info = client.log_info(&topic).await?;
+            info.ok_or_else(|| Error::not_found(format!("describe topic `{topic}`: there is none")))
+        };
+        awaited(py, info, |py, info| TopicInfo::from(info).into_py_any(py))
+    }
+
+    /// Reads a topic of the log from an index on, without entries that repeat others.
+    fn log_reader<'py>(
+        &self,
+        py: Python<'py>,
+        topic: String,
+        start: u64,
+        first: u64,
+    ) -> Awaited<'py> {
+        let client = self.client(py)?;
+        let reader = async move { client.log_reader(&topic, Index(start), Index(first)).await };
+        awaited(py, reader, |py, reader| stream::AsyncLogReader::new(reader).into_py_any(py))
     }
 
     /// What is known of a name; of a symbolic link, of the link itself unless it is followed.

@@ -4,6 +4,7 @@ use crate::background::wait_for;
 use crate::errors::{raised, waiting};
 use crate::files::{Reader, Writer};
 use crate::info::{Entry, FileInfo, Usage};
+use crate::items::Items;
 use crate::log::Log;
 use crate::pool::Pool;
 use crate::ranges;
@@ -267,6 +268,11 @@ impl Client {
     /// A client of asyncio, to be awaited, of the same node.
     fn asynchronous<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         crate::aio::AsyncClient::connect(py, &self.pool)
+    }
+
+    /// A topic of items, and a session for its changes.
+    fn items(&self, py: Python<'_>, topic: &str) -> PyResult<Items> {
+        crate::items::begun(py, &self.pool, topic)
     }
 
     /// The node's log, over this client's connections.

@@ -9,11 +9,14 @@ mod client;
 mod errors;
 mod files;
 mod info;
+mod items;
 mod log;
 mod pool;
 mod process;
 mod ranges;
+mod ride;
 mod shuffle;
+mod stream;
 
 use pyo3::prelude::*;
 
@@ -27,6 +30,11 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<info::FileInfo>()?;
     module.add_class::<info::Entry>()?;
     module.add_class::<info::Usage>()?;
+    module.add_class::<items::Items>()?;
+    module.add_class::<ride::Ride>()?;
+    module.add_class::<stream::AsyncReader>()?;
+    module.add_class::<stream::AsyncWriter>()?;
+    module.add_class::<stream::AsyncLogReader>()?;
     module.add_class::<log::Log>()?;
     module.add_class::<log::LogReader>()?;
     module.add_class::<log::TopicInfo>()?;

@@ -327,7 +327,7 @@ impl Receiver {
                     let _ = out.send(Err(e));
                 }
             })?;
-            Ok(Sorted { state: Mutex::new((queue, Vec::new())) })
+            Ok(Sorted { coming: Mutex::new(Coming { queue, bytes: Vec::new(), at: 0 }) })
         };
         waiting(py, start)
     }
@@ -338,13 +338,49 @@ impl Receiver {
     }
 }
 
-/// What comes out of a partition, and bytes of a record that is not whole yet.
-type Coming = (Queue<Result<Vec<u8>>>, Vec<u8>);
+/// Bytes of the pairs that are handed out at once: as objects of Python they take several times as much.
+const PAIRS_BYTES: usize = 256 << 10;
+
+/// What comes out of a partition.
+struct Coming {
+    queue: Queue<Result<Vec<u8>>>,
+    /// What came last, from where it is not handed out.
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Coming {
+    /// Whole records in their order, and where each ends; none at the end.
+    fn records(&mut self) -> Result<Option<(Vec<u8>, Vec<usize>)>> {
+        loop {
+            let mut ends = Vec::new();
+            let mut end = self.at;
+            while let Some(n) = Format::Prefixed.record_bytes(&self.bytes[end..])
+                && (ends.is_empty() || end + n - self.at <= PAIRS_BYTES)
+            {
+                end += n;
+                ends.push(end - self.at);
+            }
+            if !ends.is_empty() {
+                let records = self.bytes[self.at..end].to_vec();
+                self.at = end;
+                return Ok(Some((records, ends)));
+            }
+            let Some(more) = self.queue.recv().ok().transpose()? else { return Ok(None) };
+            self.bytes.drain(..self.at);
+            self.at = 0;
+            match self.bytes.is_empty() {
+                true => self.bytes = more,
+                false => self.bytes.extend_from_slice(&more),
+            }
+        }
+    }
+}
 
 /// A partition's records in order.
 #[pyclass(frozen, module = "holdfast._holdfast")]
 pub struct Sorted {
-    state: Mutex<Coming>,
+    coming: Mutex<Coming>,
 }
 
 type Pair<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
@@ -353,32 +389,20 @@ type Pair<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 impl Sorted {
     /// The next bytes; none at the end.
     fn next_bytes<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let next = waiting(py, || self.state.held().0.recv().ok().transpose())?;
+        let next = waiting(py, || self.coming.held().queue.recv().ok().transpose())?;
         Ok(next.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
     /// The next pairs of key and value; none at the end.
     fn next_pairs<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Pair<'py>>>> {
-        let next = || {
-            let mut state = self.state.held();
-            let Some(bytes) = state.0.recv().ok().transpose()? else { return Ok(None) };
-            let mut all = std::mem::take(&mut state.1);
-            all.extend_from_slice(&bytes);
-            let mut ends = Vec::new();
-            let mut at = 0;
-            while let Some(n) = Format::Prefixed.record_bytes(&all[at..]) {
-                ends.push((at, at + n));
-                at += n;
-            }
-            state.1 = all[at..].to_vec();
-            Ok(Some((all, ends)))
-        };
+        let next = || self.coming.held().records();
         let Some((all, ends)) = waiting(py, next)? else { return Ok(None) };
+        let starts = std::iter::once(0).chain(ends.iter().copied());
         let pair = |(start, end): (usize, usize)| {
             let (key, value) = pairs::parse(Format::Prefixed.body(&all[start..end]))?;
             Ok((PyBytes::new(py, &key), PyBytes::new(py, value)))
         };
-        let found: Result<Vec<Pair<'py>>> = ends.into_iter().map(pair).collect();
+        let found: Result<Vec<Pair<'py>>> = starts.zip(ends.iter().copied()).map(pair).collect();
         found.map(Some).map_err(|e| raised(py, e))
     }
 }

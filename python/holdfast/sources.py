@@ -1,0 +1,177 @@
+"""What jobs read and where they write: splits of files, the records that begin in each, and names in Holdfast.
+Used by all that is of jobs; it knows neither Ray nor what records mean.
+"""
+
+import dataclasses
+import functools
+import os
+import stat
+from dataclasses import dataclass
+
+from .errors import InvalidError, NotFoundError, RetryError
+
+#: Bytes of a split: enough that a mapper's start is little beside it, few enough that one is no loss.
+SPLIT_BYTES = 64 << 20
+#: What is read of a split for the sample, and of how many splits.
+SAMPLE_BYTES = 256 << 10
+SAMPLE_SPLITS = 64
+READ_BYTES = 1 << 20
+
+
+def paths_of(inputs):
+    """One path, or several, as text."""
+    one = isinstance(inputs, (str, os.PathLike))
+    return [os.fspath(path) for path in ([inputs] if one else inputs)]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Part of an input: the records that begin in bytes ``start`` to ``end``."""
+
+    number: int
+    path: str
+    start: int
+    end: int
+    #: Of the file when the job was planned.
+    stamp: tuple
+    #: What else a reader of tables has to know: see :mod:`holdfast.tables`.
+    detail: tuple = ()
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How an input is cut into records: `record` bytes each, `prefixed` by their length, or ended by
+    `delimiter`."""
+
+    record: int = None
+    prefixed: bool = False
+    delimiter: int = 10
+
+
+def is_stored(path):
+    """Whether a path is in Holdfast."""
+    return path.startswith("holdfast://")
+
+
+@functools.lru_cache(maxsize=None)
+def client_of(node, secret):
+    """This process's client of a node."""
+    from .client import connect as connect_client
+
+    return connect_client(node or None, secret=secret)
+
+
+def stored_client(path, secret):
+    """A client, and a path's name in Holdfast, of ``holdfast://NODE:PORT/PATH``."""
+    node, _, name = path[len("holdfast://") :].partition("/")
+    return client_of(node, secret), "/" + name
+
+
+def open_stored(path, mode, secret):
+    """A file of Holdfast."""
+    client, name = stored_client(path, secret)
+    return client.open(name, mode)
+
+
+def unseen(path):
+    """The error of a node that has no directory to write a part into, where the driver made one."""
+    return NotFoundError(
+        f"write `{path}` on node {os.uname().nodename}: it does not see the output's directory: every node must, by "
+        "a file system that all share or as holdfast://NODE:PORT/PATH"
+    )
+
+
+def stamp(path, secret):
+    """Length, and what changes when somebody writes."""
+    if is_stored(path):
+        client, name = stored_client(path, secret)
+        info = client.stat(name, follow=True)
+        if not info.is_file():
+            raise InvalidError(f"read `{path}`: it is no file: give files")
+        return (info.size, info.mtime_ns, info.id)
+    try:
+        info = os.stat(path)
+    except FileNotFoundError as e:
+        raise NotFoundError(f"read `{path}`: it does not exist") from e
+    if not stat.S_ISREG(info.st_mode):
+        raise InvalidError(f"read `{path}`: it is no file: give files, which every node sees")
+    return (info.st_size, info.st_mtime_ns, info.st_ino)
+
+
+def splits_of(inputs, framing, split_bytes, secret=None):
+    """Cuts inputs into splits, at the borders of records where these are known beforehand."""
+    splits = []
+    for path in inputs:
+        mark = stamp(path, secret)
+        size = mark[0]
+        if framing.record and size % framing.record:
+            raise InvalidError(
+                f"read `{path}`: its {size} bytes are no whole number of records of {framing.record}: "
+                "give the right length of a record"
+            )
+        step = max(1, split_bytes)
+        if framing.record:
+            step = max(1, step // framing.record) * framing.record
+        if framing.prefixed:
+            # Nothing says where a record begins.
+            step = max(1, size)
+        for start in range(0, size, step):
+            splits.append(Split(len(splits), path, start, min(size, start + step), mark))
+    return splits
+
+
+def check_stamp(split, secret):
+    if stamp(split.path, secret) != split.stamp:
+        raise RetryError(f"read `{split.path}`: it changed since the job began: nobody may write to the input")
+
+
+def chunks(file, split, framing):
+    """The bytes of the records that begin in a split, from a file that is open, in pieces of any size. A
+    last line without its end has none here either."""
+    delimiter = None if framing.record or framing.prefixed else bytes([framing.delimiter])
+    at = split.start
+    skipping = delimiter is not None and at > 0
+    if skipping:
+        at -= 1
+    file.seek(at)
+    while at < split.end:
+        piece = file.read(min(READ_BYTES, split.end - at))
+        if not piece:
+            raise RetryError(f"read `{split.path}`: it became shorter meanwhile")
+        at += len(piece)
+        if skipping:
+            found = piece.find(delimiter)
+            if found < 0:
+                continue
+            piece, skipping = piece[found + 1 :], False
+        if piece:
+            last = piece[-1:]
+            yield piece
+            if at >= split.end and delimiter is not None and last != delimiter:
+                # The record that ends beyond.
+                while True:
+                    piece = file.read(64 << 10)
+                    found = piece.find(delimiter)
+                    if found >= 0 or not piece:
+                        yield piece[: found + 1]
+                        return
+                    yield piece
+
+
+def open_split(split, secret):
+    return open_stored(split.path, "rb", secret) if is_stored(split.path) else open(split.path, "rb")
+
+
+def sampled(splits):
+    """Splits of which the fronts are a sample, spread over them."""
+    return splits[:: max(1, len(splits) // SAMPLE_SPLITS)]
+
+
+def front(split, framing, secret):
+    """Whole records from a split's front, for the sample."""
+    length = min(split.end - split.start, SAMPLE_BYTES)
+    if framing.record:
+        length -= length % framing.record
+    short = dataclasses.replace(split, end=split.start + length)
+    with open_split(split, secret) as file:
+        return b"".join(chunks(file, short, framing))
