@@ -20,7 +20,7 @@ use holdfast_env::{Budget, HoldMutex, planted};
 use holdfast_log::Done;
 use holdfast_node::{Beaten, Beats, IdleSessions, Node};
 use holdfast_view::items::{
-    Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX, is_name,
+    Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX, log_topic,
 };
 use holdfast_view::{Context, Fold, FoldStatus, InRows};
 use holdfast_wire::slab::{FIELD_BYTES_MAX, PARTITIONS_MAX, Range};
@@ -33,8 +33,6 @@ use sweeper::Sweeper;
 
 /// Views that one node runs.
 pub const VIEWS_MAX: usize = 64;
-/// In front of the topics' names in the log.
-const FAMILY: &str = "view/";
 const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views.name-name" };
 const VIEW_FILE_BYTES_MAX: u64 = 4096;
 /// How long a session of a topic may be unused before it is ended.
@@ -240,18 +238,6 @@ pub fn describe(name: &ViewName) -> String {
         ViewKind::Index { collection, field } => format!("index of {collection}.{field}"),
     };
     format!("{topic} {kind} {part}/{of}")
-}
-
-/// The name in the log of a topic of items.
-pub fn log_topic(topic: &str) -> Result<String> {
-    if !is_name(topic) {
-        return Err(Error::invalid(format!(
-            "name a topic of items `{}`: it has to be of 1 to {NAME_BYTES_MAX} letters, digits, `.`, \
-             `_` and `-`",
-            topic.escape_debug()
-        )));
-    }
-    Ok(format!("{FAMILY}{topic}"))
 }
 
 impl Views {

@@ -16,7 +16,7 @@ mod sums;
 mod sweep;
 mod values;
 
-pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
+pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name, log_topic};
 pub use changes::ChangesView;
 pub use command::{Change, Command};
 pub use disk::{DiskView, Found, Keyed, Reader, Sought};

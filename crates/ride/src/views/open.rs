@@ -1,14 +1,14 @@
 //! Views opened: as they were left, folded anew where their rows are damaged, or with what arrives.
 
 use super::sweeper::Sweeper;
-use super::{DiskFold, KeptView, Marks, RunView, Views, describe, log_topic};
+use super::{DiskFold, KeptView, Marks, RunView, Views, describe};
 use crate::rides::Rides;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
 use holdfast_node::Node;
-use holdfast_view::items::Indexed;
+use holdfast_view::items::{Indexed, log_topic};
 use holdfast_view::{Arrival, Context, Marked, OWN_ROWS, position};
 use holdfast_wire::slab::Range;
 use holdfast_wire::view::{ViewKind, ViewName};

@@ -16,6 +16,21 @@ pub fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine)
 }
 
+/// In front of the names of topics of items in the log.
+const FAMILY: &str = "view/";
+
+/// The name in the log of a topic of items.
+pub fn log_topic(topic: &str) -> Result<String> {
+    if !is_name(topic) {
+        return Err(Error::invalid(format!(
+            "name a topic of items `{}`: it has to be of 1 to {NAME_BYTES_MAX} letters, digits, `.`, \
+             `_` and `-`",
+            topic.escape_debug()
+        )));
+    }
+    Ok(format!("{FAMILY}{topic}"))
+}
+
 /// Collections of one topic.
 pub const COLLECTIONS_MAX: usize = 1000;
 /// Bytes of the name of a collection, and of a topic of items, which names files, too.
