@@ -127,6 +127,9 @@ enum Heard {
 /// and nodes at once.
 pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Result<()> {
     let RideOptions { topic, .. } = options;
+    if options.of.is_some() {
+        return Err(Error::invalid("ride a topic: two parts were named: name one, as `0/2`"));
+    }
     // None stands for all of them elsewhere.
     log_topic(topic)?;
     if options.slow == Some(0) {

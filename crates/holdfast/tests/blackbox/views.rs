@@ -139,6 +139,7 @@ fn what_is_wrong_is_said_in_a_sentence_that_helps() {
         let refused = node.run(&[&["ride", "orders"], wrong].concat());
         assert!(refused.code == Some(2) && refused.err.contains("`0/2`"), "{}", refused.err);
     }
+    node.run(&["ride", "orders", "0/2", "1/2"]).refused(&["two parts", "`0/2`"]);
     node.run(&["view", "get", "orders", "nodes", "a", "--at", "99999"]).refused(&["99999"]);
     node.run(&["view", "scan", "orders", "nodes", "a"]).refused(&["whole key"]);
     node.run(&["view", "stop", "memory", "orders"]).refused(&["does not run it"]);

@@ -196,6 +196,48 @@ fn follow_to(follow: &mut Follow, client: &mut Client, there: &mut There, last: 
     away
 }
 
+/// Forty entries with changes, deletions among them; their indices.
+fn put(node: &Node, from: u32) -> Vec<u64> {
+    let mut client = node.client();
+    let mut view = client.view("orders");
+    let mut made = Vec::new();
+    for i in from..from + 40 {
+        let mut changes = Changes::default();
+        changes.put(1, format!("n{}", i % 60).as_bytes(), format!("v{i}").as_bytes());
+        let person = format!(r#"{{"n": {i}, "m": "long"}}"#);
+        changes.put(2, format!("p{}", i % 7).as_bytes(), person.as_bytes());
+        match i % 5 {
+            0 => changes.delete(1, format!("n{}", (i + 3) % 60).as_bytes()),
+            1 => changes.delete(2, format!("p{}", (i + 1) % 7).as_bytes()),
+            _ => {}
+        }
+        made.push(view.change(&changes).unwrap().0);
+    }
+    made
+}
+
+/// Of entries, with its beginning and its end.
+fn a_range_that_is_yet_to_come(node: &Node, client: &mut Client, last: u64) {
+    let (since, below) = (last + 4, last + 30);
+    let bounded = Board { below: Some(Index(below)), since: Index(since), ..board(Range::ALL) };
+    let mut there = There::new();
+    let rode = ridden(client, &bounded, &mut there);
+    assert!(there.is_empty(), "{there:?}");
+    let mut follow = Follow::new(&bounded, &[rode]).unwrap();
+    let made = put(node, 500);
+    let mut came = BTreeSet::new();
+    while !follow.is_over() {
+        let taken = follow.read(client, Duration::from_secs(10), |_, item| {
+            came.insert(item.index);
+            Ok(())
+        });
+        assert_eq!(taken, Ok(true));
+    }
+    let within = made.into_iter().filter(|index| (since..below).contains(index));
+    assert_eq!(came, within.collect::<BTreeSet<u64>>());
+    assert!(came.len() > 20 && follow.next() == Index(below), "{came:?}");
+}
+
 /// Halves that were ridden at different entries, a node that is killed twice in between, entries that are
 /// refused, fields and keys alone, and a collection that is made meanwhile: together with what was ridden they
 /// are what a ride brings at the end.
@@ -207,24 +249,6 @@ fn a_program_follows_across_a_restart_of_its_node() {
     node.run(&["view", "create", "orders", "nodes"]).ok();
     node.run(&["view", "create", "orders", "people", "--values-json"]).ok();
     node.run(&["view", "run", "disk", "orders"]).ok();
-    let put = |node: &Node, from: u32| -> Vec<u64> {
-        let mut client = node.client();
-        let mut view = client.view("orders");
-        let mut made = Vec::new();
-        for i in from..from + 40 {
-            let mut changes = Changes::default();
-            changes.put(1, format!("n{}", i % 60).as_bytes(), format!("v{i}").as_bytes());
-            let person = format!(r#"{{"n": {i}, "m": "long"}}"#);
-            changes.put(2, format!("p{}", i % 7).as_bytes(), person.as_bytes());
-            match i % 5 {
-                0 => changes.delete(1, format!("n{}", (i + 3) % 60).as_bytes()),
-                1 => changes.delete(2, format!("p{}", (i + 1) % 7).as_bytes()),
-                _ => {}
-            }
-            made.push(view.change(&changes).unwrap().0);
-        }
-        made
-    };
     put(&node, 0);
     let mut client = Client::connect(&node.endpoint(), &ClientOptions::default()).unwrap();
     let asked = board(Range::ALL);
@@ -265,25 +289,7 @@ fn a_program_follows_across_a_restart_of_its_node() {
     }
     assert!(wanted[0].1.contains_key(&(4, b"k".to_vec())));
 
-    // A range of entries that are yet to come: its beginning and its end.
-    let (since, below) = (last + 4, last + 30);
-    let bounded = Board { below: Some(Index(below)), since: Index(since), ..board(Range::ALL) };
-    let mut there = There::new();
-    let rode = ridden(&mut client, &bounded, &mut there);
-    assert!(there.is_empty(), "{there:?}");
-    let mut follow = Follow::new(&bounded, &[rode]).unwrap();
-    let made = put(&node, 500);
-    let mut came = BTreeSet::new();
-    while !follow.is_over() {
-        let taken = follow.read(&mut client, Duration::from_secs(10), |_, item| {
-            came.insert(item.index);
-            Ok(())
-        });
-        assert_eq!(taken, Ok(true));
-    }
-    let within = made.into_iter().filter(|index| (since..below).contains(index));
-    assert_eq!(came, within.collect::<BTreeSet<u64>>());
-    assert!(came.len() > 20 && follow.next() == Index(below), "{came:?}");
+    a_range_that_is_yet_to_come(&node, &mut client, last);
     // Nothing was ridden: there is nothing to go on from.
     let refused = Follow::new(&board(Range::ALL), &[]).err().unwrap();
     assert!(refused.message.contains("ride a part of it first"), "{refused}");
