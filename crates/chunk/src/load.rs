@@ -20,7 +20,7 @@ use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{
-    Access, ReplaceSites, create_dir_durable, read_file, renew_len, replace_file,
+    Access, NotAFile, ReplaceSites, create_dir_durable, read_file, renew_len, replace_file,
 };
 use holdfast_env::planted;
 use holdfast_env::{Disk, File, Rng};
@@ -623,6 +623,12 @@ enum Unusable {
 
 impl From<std::io::Error> for Unusable {
     fn from(e: std::io::Error) -> Unusable {
-        Unusable::Unreadable(e)
+        match NotAFile::is_why(&e) && !planted!("chunk.pipes-are-read") {
+            // No store has made it, whatever its name says.
+            true => Unusable::Stranger(
+                "it is no file, but a directory, a pipe, a socket or a device".into(),
+            ),
+            false => Unusable::Unreadable(e),
+        }
     }
 }

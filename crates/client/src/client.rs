@@ -133,6 +133,12 @@ impl Client {
         self.ask(wire::OP_SLOWED, &())
     }
 
+    /// The address of the node that keeps the log which this node follows; empty where it keeps the log
+    /// itself.
+    pub fn log_host(&mut self) -> Result<String> {
+        self.ask(wire::OP_LOG_HOST, &())
+    }
+
     /// Whether the answer that came last may be old: its node had not heard from the log for a
     /// while, because it is cut off, or deposed, or the log's host is away.
     pub fn is_stale(&self) -> bool {

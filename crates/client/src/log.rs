@@ -10,8 +10,8 @@ use holdfast_wire::log::writers::{Numbered, Reading, check_writer, numbers};
 use holdfast_wire::{self as wire, log as msg};
 use std::time::Duration;
 
-/// The longest wait that one request of a tail asks for: the connection's silence stays below the
-/// default read timeout.
+/// The longest wait that one request of a tail asks for; half of the time that a node may be silent, if that
+/// is less.
 const TAIL_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Entries of one answer, at most.
 const ENTRIES_MAX: u32 = 4096;
@@ -81,10 +81,11 @@ impl LogClient<'_> {
     pub fn tail(&mut self, topic: &str, from: Index, wait: Duration) -> Result<Vec<msg::Indexed>> {
         let clock = RealClock::new();
         let start_ns = clock.monotonic_ns();
+        let most = self.client.wait_max(TAIL_WAIT_MAX);
         loop {
             let waited = Duration::from_nanos(clock.monotonic_ns() - start_ns);
             let left = wait.saturating_sub(waited);
-            let part = left.min(TAIL_WAIT_MAX).as_millis() as u32;
+            let part = left.min(most).as_millis() as u32;
             if part == 0 {
                 return self.read(topic, from, ENTRIES_MAX);
             }

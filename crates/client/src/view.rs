@@ -1,8 +1,10 @@
 //! Topics of items, from the client's side: changes under a session, reads, and rides over views.
 
+mod follow;
 mod itinerary;
 mod select;
 
+pub use follow::{Follow, Rode};
 pub use itinerary::{Itinerary, Leg};
 pub use select::{Candidate, Chosen, select};
 
@@ -13,15 +15,16 @@ use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::trial::Knob;
 use holdfast_env::{Clock, RealClock};
-use holdfast_wire::slab::{Reader, Received};
+use holdfast_wire::slab::{Range, Reader, Received};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// Requests of a ride's head that are under way: the node makes the next slab while one travels.
 const AHEAD: usize = 4;
 
-/// The longest wait for an entry that one request asks for, in milliseconds: the connection's silence stays
-/// below the default read timeout.
+/// The longest wait for an entry that one request asks for, in milliseconds; half of the time that a node
+/// may be silent, if that is less.
 static WAIT_MAX_MS: Knob = Knob::new("client.entry-wait-ms", 20_000, &[20]);
 
 /// One topic of items, by one node.
@@ -263,6 +266,8 @@ impl ViewClient<'_> {
 /// A ride over one view: slab after slab of what was asked for.
 pub struct Ride<'a> {
     client: &'a mut Client,
+    /// Of keys' hashes.
+    range: Range,
     boarded: msg::Boarded,
     front: Vec<u8>,
     /// Requests under way, by head.
@@ -323,16 +328,17 @@ impl Client {
             return self.wait(ticket);
         }
         let clock = RealClock::new();
+        let most_ms = self.wait_max(Duration::from_millis(WAIT_MAX_MS.get())).as_millis() as u64;
         loop {
             let begun_ns = clock.monotonic_ns();
-            let ticket = self.submit_by(opcode, WAIT_MAX_MS.get() as u32, message, &[])?;
+            let ticket = self.submit_by(opcode, most_ms as u32, message, &[])?;
             let answer = self.wait(ticket);
             let waited_ms = (clock.monotonic_ns() - begun_ns) / 1_000_000;
             match answer {
                 // Its deadline has passed, and nothing else was wrong.
                 Err(e)
                     if e.kind == Kind::Retry
-                        && waited_ms >= WAIT_MAX_MS.get()
+                        && waited_ms >= most_ms
                         && self.connection.failure().is_none() =>
                 {
                     WAIT_MAX_MS.cross();
@@ -353,7 +359,8 @@ impl Client {
         };
         let boarded: msg::Boarded = decode(&response)?;
         let asked = (0..boarded.heads).map(|_| VecDeque::new()).collect();
-        Ok(Ride { client: self, boarded, front: response.into_body(), asked, over: false })
+        let (range, front) = (Range::new(board.low, board.high), response.into_body());
+        Ok(Ride { client: self, range, boarded, front, asked, over: false })
     }
 }
 
@@ -366,6 +373,11 @@ impl Ride<'_> {
     /// What a fold needs besides items, to go on behind them.
     pub fn front(&self) -> &[u8] {
         &self.front
+    }
+
+    /// What it is of, for [`Follow`].
+    pub fn rode(&self) -> Rode {
+        Rode { range: self.range, boarded: self.boarded, front: self.front.clone() }
     }
 
     /// The next slab; none at the end. A connection that breaks ends the ride.

@@ -109,6 +109,34 @@ pub struct Space {
     pub free_files: u64,
 }
 
+/// What has the name is no file: a pipe, a socket, a device or a directory. It is not read, for that may take
+/// for ever. Inside the [`io::Error`] of whoever opens it.
+#[derive(Debug)]
+pub struct NotAFile(PathBuf);
+
+impl NotAFile {
+    pub(crate) fn at(path: &Path) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, NotAFile(path.to_owned()))
+    }
+
+    /// Whether this is why something could not be opened.
+    pub fn is_why(e: &io::Error) -> bool {
+        e.get_ref().is_some_and(|inner| inner.is::<NotAFile>())
+    }
+}
+
+impl std::fmt::Display for NotAFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let path = self.0.display();
+        write!(
+            f,
+            "`{path}` is no file, but a directory, a pipe, a socket or a device: move it away"
+        )
+    }
+}
+
+impl std::error::Error for NotAFile {}
+
 /// Tells a file from another at the same path, and from itself before it was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {

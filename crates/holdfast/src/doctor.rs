@@ -8,7 +8,17 @@ use holdfast_wire::admin::{Held, STOPPED_VIEW, Slowed, Status};
 use serde_json::json;
 use std::path::Path;
 
-fn object(status: &Status, held: Option<&Held>, slowed: &[Slowed]) -> serde_json::Value {
+/// Where the log is that the node reads and writes.
+fn place_of_log(client: &mut Client) -> String {
+    match client.log_host().as_deref() {
+        Ok("") => "embedded, one copy".to_owned(),
+        Ok(brokers) if brokers.contains("://") => format!("kept by brokers, {brokers}"),
+        Ok(host) => format!("followed, of the node at {host}"),
+        Err(_) => "embedded or followed, which a node of an earlier build does not say".to_owned(),
+    }
+}
+
+fn object(status: &Status, log: &str, held: Option<&Held>, slowed: &[Slowed]) -> serde_json::Value {
     let stores: Vec<_> = status
         .stores
         .iter()
@@ -26,7 +36,7 @@ fn object(status: &Status, held: Option<&Held>, slowed: &[Slowed]) -> serde_json
         "node": status.node.0, "version": status.version, "uptime_ms": status.uptime_ms,
         "files": status.files, "directories": status.directories, "bytes": status.bytes,
         "unclosed": status.unclosed, "index": status.index.0,
-        "digest": format!("{:016x}", status.digest), "log": "embedded, one copy",
+        "digest": format!("{:016x}", status.digest), "log": log,
         "stores": stores, "findings": status.findings,
         "clients": held.map(|held| json!({
             "limit_bytes": held.limit_bytes, "held_bytes": held.held_bytes,
@@ -46,9 +56,10 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
     // A node of an older build does not know.
     let held = client.held().ok();
     let slowed = client.slowed().unwrap_or_default();
+    let log = place_of_log(client);
     let text = || {
         let mut text = format!(
-            "node {} runs holdfast {} since {} s\n{} files in {} directories, {}\nlog: embedded, one copy; {} entries, digest {:016x}",
+            "node {} runs holdfast {} since {} s\n{} files in {} directories, {}\nlog: {log}; {} entries, digest {:016x}",
             status.node.0,
             status.version,
             status.uptime_ms / 1000,
@@ -101,7 +112,7 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         }
         text
     };
-    out.line(text, || object(&status, held.as_ref(), &slowed))
+    out.line(text, || object(&status, &log, held.as_ref(), &slowed))
 }
 
 /// A store that is full sooner than this is worth a word.

@@ -119,7 +119,11 @@ fn run(cli: &Cli) -> Result<()> {
             // A connection that breaks ends its ride: others go on with it at once.
             let patient = ClientOptions { patience: PATIENCE, ..secrets::options() };
             let once = ClientOptions { reconnects_max: 0, ..patient };
-            ride::run(&|| each_node(cli, once.clone()), options, &mut out)
+            let nodes = |silence_max: Option<Duration>| {
+                let read_timeout = silence_max.or(once.read_timeout);
+                each_node(cli, ClientOptions { read_timeout, ..once.clone() })
+            };
+            ride::run(&nodes, options, &mut out)
         }
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),

@@ -5,21 +5,21 @@
 mod follow;
 mod marked;
 
-use crate::view::{Node, print_item};
+use crate::view::{Node, Part, part, print_item};
 use clap::Args;
-use follow::{Follow, Nodes, Rode};
+use follow::Nodes;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::view::{Candidate, Chosen, Itinerary, Slab, select};
+use holdfast_client::view::{Candidate, Chosen, Follow, Itinerary, Rode, Slab, select};
 use holdfast_command::output::{Output, aside};
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock};
-use holdfast_ride::log_topic;
-use holdfast_wire::slab::{Content, Hashed, PARTITIONS_MAX, Range};
-use holdfast_wire::view::{Board, Collection, ViewKind, ViewStatus};
+use holdfast_view::items::log_topic;
+use holdfast_wire::slab::{Content, Hashed, Range, Received};
+use holdfast_wire::view::{Board, Collection, ViewKind, ViewName, ViewStatus};
 use serde_json::json;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,13 +30,15 @@ const WAITING_MAX: usize = 2;
 /// `holdfast ride`.
 #[derive(Args, Debug)]
 pub struct RideOptions {
+    /// A topic of items
     topic: String,
-    /// Which part of the keys, counting from 0
-    #[arg(default_value_t = 0, conflicts_with = "from")]
-    part: u32,
-    /// Of so many
-    #[arg(default_value_t = 1, conflicts_with = "from")]
-    of: u32,
+    /// Which part of the keys, counting from 0: `0/2` is the first half
+    #[arg(default_value = "0/1", value_name = "PART/OF", value_parser = part)]
+    #[arg(conflicts_with = "from")]
+    part: Part,
+    /// As rides were asked for before, `0 2`: refused, and told how
+    #[arg(hide = true, value_parser = part)]
+    of: Option<Part>,
     /// With a pass over the rows of its own, which nobody shares
     #[arg(long)]
     dedicated: bool,
@@ -53,7 +55,7 @@ pub struct RideOptions {
     /// deletions among them
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
     since: u64,
-    /// Only what entries before this one have made
+    /// Only what entries before this one have made; with `--follow`, its end
     #[arg(long, value_name = "INDEX")]
     below: Option<u64>,
     /// Of values, which are JSON, objects of these fields alone, with commas
@@ -78,12 +80,18 @@ pub struct RideOptions {
     /// Print the items
     #[arg(long)]
     print: bool,
-    /// Print the items, and behind them every change from the next entry on, until interrupted
-    #[arg(long, conflicts_with_all = ["below", "from"])]
+    /// Print the items, and behind them every change from the next entry on, until interrupted, or up to
+    /// `--below`
+    #[arg(long)]
     follow: bool,
 }
 
 impl RideOptions {
+    /// Of keys' hashes.
+    fn range(&self) -> Range {
+        Range::part(self.part.part, self.part.of)
+    }
+
     /// A checksum of what is ridden, and how: who goes on with a token asks for the same.
     fn what(&self) -> u32 {
         let RideOptions { topic, collections, keys_only, versions, since, below, fields, .. } =
@@ -118,18 +126,16 @@ enum Heard {
 /// Rides over the nodes' views until all of the part was received: those of one node one after another,
 /// and nodes at once.
 pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Result<()> {
-    let RideOptions { topic, part, of, .. } = options;
-    if *part >= *of || *of > PARTITIONS_MAX {
-        return Err(Error::invalid(format!(
-            "ride part {part} of {of}: parts count from 0, and there are up to {PARTITIONS_MAX}"
-        )));
+    let RideOptions { topic, .. } = options;
+    if options.of.is_some() {
+        return Err(Error::invalid("ride a topic: two parts were named: name one, as `0/2`"));
     }
     // None stands for all of them elsewhere.
     log_topic(topic)?;
     if options.slow == Some(0) {
         return Err(Error::invalid("ride slowly: no byte a second never ends: say how many"));
     }
-    let mut nodes = answering(&mut each_node(), options)?;
+    let mut nodes = answering(&mut each_node(None), options)?;
     let collections = collections(&mut nodes[0].client, options)?;
     let known = match options.print || options.follow {
         true => nodes[0].client.view(topic).catalog()?.collections,
@@ -138,14 +144,16 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
     let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0 };
     let itinerary = match (&options.from, options.at) {
         (Some(token), _) => Some(Itinerary::of_token(token, options.what())?),
-        (None, at) => {
-            at.map(|at| Itinerary::new(Index(at), Range::part(*part, *of), options.what()))
-        }
+        (None, at) => at.map(|at| Itinerary::new(Index(at), options.range(), options.what())),
     };
     let mut rode = Vec::new();
     if let Some(itinerary) = itinerary {
+        let whole = itinerary.whole();
         let each = &mut |heard| came.hear(heard, &mut rode, out);
         marked::ride(nodes, options, collections.clone(), itinerary, each)?;
+        // All of it is as of one entry, also what was received before by who goes on with a token.
+        rode.truncate(1);
+        rode.iter_mut().for_each(|rode| rode.range = whole);
     } else {
         let mut legs = legs(nodes, options, collections.clone())?;
         let each = &mut |heard| came.hear(heard, &mut rode, out);
@@ -156,7 +164,12 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
     }
     came.print(topic, out)?;
     match options.follow {
-        true => Follow::new(options, collections, &rode)?.run(each_node, out),
+        true => {
+            // Whichever views were ridden.
+            let view = ViewName { topic: topic.clone(), kind: ViewKind::Disk {}, part: 0, of: 1 };
+            let asked = board(options, view, options.range(), collections);
+            follow::run(Follow::new(&asked, &rode)?, options, each_node, out)
+        }
         false => Ok(()),
     }
 }
@@ -199,7 +212,7 @@ fn legs(
     options: &RideOptions,
     collections: Option<Vec<u16>>,
 ) -> Result<Vec<Legs>> {
-    let RideOptions { topic, part, of, .. } = options;
+    let RideOptions { topic, .. } = options;
     let mut disks: Vec<(usize, ViewStatus)> = Vec::new();
     for (at, node) in nodes.iter_mut().enumerate() {
         disks.extend(disk_views(&mut node.client, topic)?.into_iter().map(|one| (at, one)));
@@ -211,11 +224,11 @@ fn legs(
     };
     let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
     let mut boards: Vec<Vec<Board>> = nodes.iter().map(|_| Vec::new()).collect();
-    let chosen = select(&candidates, Range::part(*part, *of));
+    let chosen = select(&candidates, options.range());
     let chosen = chosen.map_err(|e| e.context(format_args!("ride topic `{topic}`")))?;
     for Chosen { candidate, range } in chosen {
         let (node, status) = &disks[candidate];
-        boards[*node].push(board(options, status, range, collections.clone()));
+        boards[*node].push(board(options, status.view.clone(), range, collections.clone()));
     }
     let legs = nodes.into_iter().zip(boards).map(|(node, boards)| Legs { node, boards });
     Ok(legs.filter(|legs| !legs.boards.is_empty()).collect())
@@ -234,7 +247,7 @@ fn disk_views(client: &mut Client, topic: &str) -> Result<Vec<ViewStatus>> {
 /// What is asked of a view for a range, as of the present.
 fn board(
     options: &RideOptions,
-    status: &ViewStatus,
+    view: ViewName,
     range: Range,
     collections: Option<Vec<u16>>,
 ) -> Board {
@@ -247,7 +260,7 @@ fn board(
         fields: options.fields.clone(),
         reached: Index(options.reached),
         dedicated: options.dedicated,
-        ..Board::of(status.view.clone(), range)
+        ..Board::of(view, range)
     }
 }
 
@@ -256,8 +269,7 @@ impl Legs {
         for board in &self.boards {
             let doing = |e: Error| e.context(format_args!("ride at {}", self.node.name));
             let mut ride = self.node.client.ride(board).map_err(doing)?;
-            let (range, front) = (Range::new(board.low, board.high), ride.front().to_vec());
-            each(Heard::Began(Rode { range, boarded: *ride.boarded(), front }))?;
+            each(Heard::Began(ride.rode()))?;
             while let Some(slab) = ride.next_slab().map_err(doing)? {
                 each(Heard::Slab(slab))?;
             }
@@ -305,21 +317,7 @@ impl Came<'_> {
             if !self.options.print && !self.options.follow {
                 return Ok(());
             }
-            let value = match item.content {
-                Content::Value(value) => Some(value),
-                Content::Deleted => None,
-                Content::NotSent => Some(&b""[..]),
-            };
-            let number = item.collection;
-            match self.known.get((number as usize).wrapping_sub(1)) {
-                Some(of) => print_item(of, item.key, item.index, value, out),
-                None => {
-                    // It was made since.
-                    let name = number.to_string();
-                    let of = Collection { name, hashed: Hashed::All, json: false };
-                    print_item(&of, item.key, item.index, value, out)
-                }
-            }
+            print_received(self.known.get((item.collection as usize).wrapping_sub(1)), &item, out)
         })?;
         if let Some(rate) = self.options.slow {
             let due_ns = (self.bytes as f64 / rate as f64 * 1e9) as u64;
@@ -351,5 +349,22 @@ impl Came<'_> {
                 })
             },
         )
+    }
+}
+
+fn print_received(of: Option<&Collection>, item: &Received<'_>, out: &mut Output) -> Result<()> {
+    let value = match item.content {
+        Content::Value(value) => Some(value),
+        Content::Deleted => None,
+        Content::NotSent => Some(&b""[..]),
+    };
+    match of {
+        Some(of) => print_item(of, item.key, item.index, value, out),
+        None => {
+            // It was made since.
+            let name = item.collection.to_string();
+            let of = Collection { name, hashed: Hashed::All, json: false };
+            print_item(&of, item.key, item.index, value, out)
+        }
     }
 }

@@ -100,8 +100,8 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     let allowed = (config.client_allowance(places.native), config.anonymous_allowance());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
     let native = native.with_limits_of(&Clients::new(allowed.0, allowed.1));
-    let native =
-        Arc::new(native.with_audit(audit.clone()).with(files).with(ViewFace::new(views.clone())));
+    let of_views = ViewFace::new(views.clone(), alone.map(|(name, _)| name.clone()));
+    let native = Arc::new(native.with_audit(audit.clone()).with(files).with(of_views));
     let context = Context {
         data,
         config,

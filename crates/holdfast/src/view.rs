@@ -101,6 +101,7 @@ pub enum View {
     /// its own that follows the node's cluster
     Run {
         kind: Kind,
+        /// A topic of items: its first collection has made it (`view create`)
         topic: String,
         /// Which part of the keys, of an index which part of the values, counting from 0
         #[arg(default_value = "0/1", value_name = "PART/OF", value_parser = part)]
@@ -113,7 +114,9 @@ pub enum View {
     /// End a view that the node runs
     Stop {
         kind: Kind,
+        /// The topic that it is a view of
         topic: String,
+        /// Its part, as it was run
         #[arg(default_value = "0/1", value_name = "PART/OF", value_parser = part)]
         part: Part,
         #[command(flatten)]
@@ -148,18 +151,21 @@ pub struct Indexed {
 /// One of several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    part: u32,
-    of: u32,
+    pub part: u32,
+    pub of: u32,
 }
 
-fn part(text: &str) -> std::result::Result<Part, String> {
+/// Reads a part as it is written, `0/2`.
+pub fn part(text: &str) -> std::result::Result<Part, String> {
     let parsed = || {
         let (part, of) = text.split_once('/')?;
         Some(Part { part: part.parse().ok()?, of: of.parse().ok()? })
     };
     let fits = |part: &Part| part.part < part.of && part.of <= PARTITIONS_MAX;
     parsed().filter(fits).ok_or_else(|| {
-        format!("a part is two numbers, as 0/2 for the first half; up to {PARTITIONS_MAX} parts")
+        format!(
+            "a part is one word, as `0/2` for the first half, counting from 0; up to {PARTITIONS_MAX} parts"
+        )
     })
 }
 

@@ -65,6 +65,16 @@ impl Node {
         }
     }
 
+    /// Where the log is kept, for people and for nodes that join: the address of a node, or where brokers
+    /// are (`kafka://...`).
+    pub fn place_of_log(&self) -> String {
+        match &self.kept {
+            LogKeeper::Here(_) => self.address.clone(),
+            LogKeeper::Node { host, .. } => host.clone(),
+            LogKeeper::Shared(log) => log.place(),
+        }
+    }
+
     /// Whom to borrow a snapshot of: who looks after the log, unless that is this node.
     pub(super) fn lender(&self) -> Option<String> {
         self.log_host().ok().filter(|host| *host != self.address)

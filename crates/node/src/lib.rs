@@ -263,7 +263,7 @@ impl Node {
     }
 
     /// What was found is so no more.
-    pub(crate) fn withdraw_finding(&self, finding: &str) {
+    pub fn withdraw_finding(&self, finding: &str) {
         self.findings.held().retain(|found| found != finding);
     }
 

@@ -4,9 +4,10 @@
 //! Nothing waits here: each answer leads to the next question. What was received counts for nothing
 //! before all of it is there.
 
-use crate::carousel::Place as At;
+mod ahead;
+mod here;
+
 use crate::image::{self, Image};
-use crate::scan::{First, ImageScan};
 use crate::views::{Views, describe};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
@@ -15,8 +16,7 @@ use holdfast_env::disk::{Access, Disk, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_view::Arrival;
-use holdfast_view::items::Catalog;
-use holdfast_wire::slab::{Needs, Range, Reader, Slab, Wanted, select};
+use holdfast_wire::slab::{Range, Reader};
 use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -433,115 +433,6 @@ impl Boot {
         }
     }
 
-    /// Where this node has all of it: the view takes it from the images themselves. False where one of
-    /// them cannot be read, so that another node's may do.
-    fn open_here(self: &Arc<Boot>, legs: &[Leg]) -> Result<bool> {
-        let opened = legs.iter().map(|leg| {
-            let image = self.image_here(leg)?;
-            Ok((leg, image.bytes(), self.scan_here(&image, leg)?))
-        });
-        let Ok(scans) = opened.collect::<Result<Vec<_>>>() else { return Ok(false) };
-        // Each slab has more bytes than its length takes.
-        let bytes = scans.iter().map(|(_, bytes, _)| 2 * bytes).sum::<u64>() + 4;
-        let (mut scans, mut left) = (scans.into_iter(), None);
-        let (mut is_over, mut unread) = (false, false);
-        let mut next = |out: &mut Vec<u8>| {
-            if left.is_none() {
-                left = scans.next();
-                self.state.held().leg = left.as_ref().map(|(leg, ..)| (*leg).clone());
-            }
-            let Some((leg, _, scan)) = &mut left else {
-                out.extend_from_slice(&0u32.to_bytes());
-                return Ok(!std::mem::replace(&mut is_over, true));
-            };
-            let (slab, is_last) = self.next_here(scan, leg.range)?;
-            if let Some(slab) = slab {
-                let at = out.len();
-                out.extend_from_slice(&[0; 4]);
-                slab.write(out);
-                let bytes = (out.len() - at - 4) as u32;
-                out[at..at + 4].copy_from_slice(&bytes.to_le_bytes());
-                self.state.held().bytes += u64::from(bytes);
-            }
-            if is_last {
-                left = None;
-            }
-            Ok(true)
-        };
-        let opened = self.open(bytes, &mut |out| {
-            let more = next(out);
-            unread |= more.is_err();
-            more
-        });
-        match opened {
-            Err(_) if unread => {
-                if let Some(views) = self.views.upgrade() {
-                    views.begins_otherwise(&self.place);
-                }
-                let mut state = self.state.held();
-                (state.leg, state.bytes) = (None, 0);
-                Ok(false)
-            }
-            opened => opened.map(|()| true),
-        }
-    }
-
-    /// This node's image, for a leg that it is offered for.
-    fn image_here(&self, leg: &Leg) -> Result<Arc<Image>> {
-        let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
-        let index = leg.offer.index;
-        let own = self.own.get(&index).filter(|_| leg.offer.view == self.name);
-        let image = own.cloned().map_or_else(|| views.image(&leg.offer.view, index), Ok)?;
-        let position = image.about.position;
-        let (entry_crc, digest) = (position.entry_crc, position.digest);
-        let front = image.about.front.clone();
-        let horizon = Catalog::horizon_behind(&front)?;
-        let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest, horizon };
-        self.boarded(boarded, front)?;
-        Ok(image)
-    }
-
-    fn scan_here(&self, image: &Arc<Image>, leg: &Leg) -> Result<ImageScan> {
-        let first = leg.behind.as_ref().map(|last| First::behind(last).to_bytes());
-        let needs = Arc::new(Needs::of(&self.wanted(leg.range)));
-        ImageScan::new(image, leg.range, needs, &At { number: 0, first })
-    }
-
-    /// What the view begins with, of a leg.
-    fn wanted(&self, range: Range) -> Wanted {
-        Wanted { range, versions: self.wants_versions(), ..Wanted::all() }
-    }
-
-    /// The next slab, if there is something in it for the view; and whether it is the last one.
-    fn next_here(&self, scan: &mut ImageScan, range: Range) -> Result<(Option<Slab>, bool)> {
-        let (about, kept) = scan.make()?;
-        let slab = kept.slab.map(|slab| select(&slab, &self.wanted(range)));
-        Ok((slab.filter(|slab| slab.body_bytes() > 0), about.last))
-    }
-
-    /// A leg that this node has an image for.
-    fn read_here(self: &Arc<Boot>, leg: &Leg, number: u64) {
-        let read = || {
-            let mut scan = self.scan_here(&self.image_here(leg)?, leg)?;
-            loop {
-                let (slab, is_last) = self.next_here(&mut scan, leg.range)?;
-                if let Some(slab) = slab {
-                    let mut columns = Vec::with_capacity(slab.body_bytes());
-                    let all = slab.columns().iter();
-                    all.for_each(|column| columns.extend_from_slice(column.bytes()));
-                    self.take(&slab.header_bytes(), &columns, 0, number)?;
-                }
-                if is_last {
-                    return Ok(());
-                }
-            }
-        };
-        match read() {
-            Ok(()) => self.ride(),
-            Err(e) => self.elsewhere(number, e),
-        }
-    }
-
     /// Goes on with somebody else who has an image of the same mark, from where this one ended.
     fn elsewhere(self: &Arc<Boot>, number: u64, e: Error) {
         let found = {
@@ -593,25 +484,36 @@ impl Boot {
     }
 
     /// Opens the view with slabs that are there: `more` appends the next ones of not more than so many
-    /// bytes, as [`holdfast_view::items::stream`] has them behind a catalog.
-    fn open(&self, bytes: u64, more: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool>) -> Result<()> {
+    /// bytes, as [`holdfast_view::items::stream`] has them behind a catalog. It is called ahead of the view,
+    /// on another thread where there are threads.
+    fn open(
+        &self,
+        bytes: u64,
+        more: &mut (dyn FnMut(&mut Vec<u8>) -> Result<bool> + Send),
+    ) -> Result<()> {
         let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
         let begun = self.state.held().begun.take();
         let (boarded, front) = begun.ok_or_else(nothing_ridden)?;
         let all = bytes + front.len() as u64;
-        let mut front = Some(front);
-        let mut more = |out: &mut Vec<u8>| match front.take() {
-            Some(front) => {
-                out.extend_from_slice(&front);
-                Ok(true)
-            }
-            None => more(out),
+        let open = |more: &mut ahead::More<'_>| {
+            let mut front = Some(front);
+            let mut more = |out: &mut Vec<u8>| match front.take() {
+                Some(front) => {
+                    out.extend_from_slice(&front);
+                    Ok(true)
+                }
+                None => more(out),
+            };
+            let mut source = holdfast_base::stream::Source::new(all, &mut more);
+            let Boarded { index: applied, entry_crc, digest, .. } = boarded;
+            let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
+            views.open_with(&self.name, &self.place, Some(arrival))
         };
-        let mut source = holdfast_base::stream::Source::new(all, &mut more);
-        let Boarded { index: applied, entry_crc, digest, .. } = boarded;
-        let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
-        views.open_with(&self.name, &self.place, Some(arrival))?;
-        event!(ViewBooted, format_args!("`{}` at entry {applied}", describe(&self.name)));
+        match views.node.workers.is_inline() {
+            true => open(more)?,
+            false => ahead::ahead(more, open)?,
+        }
+        event!(ViewBooted, format_args!("`{}` at entry {}", describe(&self.name), boarded.index));
         sometimes!("a view began with images");
         Ok(())
     }

@@ -7,7 +7,7 @@ mod sum;
 use crate::carousel::Ticket;
 use crate::rides::Wish;
 use crate::scan::First;
-use crate::views::{KeptView, RunView, Views, describe, log_topic};
+use crate::views::{KeptView, RunView, Views, describe};
 use holdfast_base::codec::{Decode, Encode, Reader as Bytes};
 use holdfast_base::ids::{Index, SessionId};
 use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_META_BYTES_MAX};
@@ -18,10 +18,11 @@ use holdfast_env::{planted, sometimes};
 use holdfast_log::{Done, Mode};
 use holdfast_node::{Held, Matter};
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
-use holdfast_view::items::{Catalog, Command, Reader, Sought};
+use holdfast_view::items::{Catalog, Command, Reader, Sought, log_topic};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
 use holdfast_wire::slab::{Collections, Fields, Range, Wanted};
-use holdfast_wire::{self as wire, Call, view as msg};
+use holdfast_wire::view::{self as msg, ViewName};
+use holdfast_wire::{self as wire, Call};
 use std::sync::Arc;
 
 /// Keys of one read, and of one part of a scan.
@@ -36,6 +37,8 @@ const HORIZON_MS: u32 = 15_000;
 /// Views of items, served by one node.
 pub struct ViewFace {
     views: Arc<Views>,
+    /// The view that the process is there for, if it is there for one.
+    alone: Option<ViewName>,
 }
 
 type Answer = Result<(Vec<u8>, Parts)>;
@@ -84,11 +87,11 @@ fn mark_told(meta: &[u8]) -> Told {
 }
 
 fn run_told(meta: &[u8]) -> Told {
-    Some(("view run", describe(&msg::ViewName::from_bytes(meta).ok()?)))
+    Some(("view run", describe(&ViewName::from_bytes(meta).ok()?)))
 }
 
 fn stop_told(meta: &[u8]) -> Told {
-    Some(("view stop", describe(&msg::ViewName::from_bytes(meta).ok()?)))
+    Some(("view stop", describe(&ViewName::from_bytes(meta).ok()?)))
 }
 
 impl Face for ViewFace {
@@ -133,9 +136,21 @@ impl Face for ViewFace {
 }
 
 impl ViewFace {
-    /// Serves these views.
-    pub fn new(views: Arc<Views>) -> Arc<ViewFace> {
-        Arc::new(ViewFace { views })
+    /// Serves these views. Where the process is there for one of them alone, nobody may have it run others,
+    /// or end that one and leave a process that does nothing.
+    pub fn new(views: Arc<Views>, alone: Option<ViewName>) -> Arc<ViewFace> {
+        Arc::new(ViewFace { views, alone })
+    }
+
+    /// What is said in such a process to who wants another view run, or a view ended.
+    fn check_is_no_other(&self, doing: &str, name: &ViewName) -> Result<()> {
+        let Some(alone) = &self.alone else { return Ok(()) };
+        let (asked, alone) = (describe(name), describe(alone));
+        let follows = &self.views.node.log_host()?;
+        Err(Error::invalid(format!(
+            "{doing} view `{asked}`: asked was a process that keeps view `{alone}` alone, until it is \
+             interrupted: of other views ask the node that it follows (`--server {follows}`), or another one"
+        )))
     }
 
     /// Does what may wait, and answers.
@@ -388,13 +403,19 @@ impl ViewFace {
     }
 
     fn run(self: Arc<Self>, request: Request<'_>) {
-        let Some((name, reply)) = request.decode::<msg::ViewName>("run a view") else { return };
+        let Some((name, reply)) = request.decode::<ViewName>("run a view") else { return };
+        if let Err(e) = self.check_is_no_other("run", &name) {
+            return answer(reply, Err(e));
+        }
         let views = self.views.clone();
         self.work(reply, move || coded(views.run(&name)));
     }
 
     fn stop(self: Arc<Self>, request: Request<'_>) {
-        let Some((name, reply)) = request.decode::<msg::ViewName>("stop a view") else { return };
+        let Some((name, reply)) = request.decode::<ViewName>("stop a view") else { return };
+        if let Err(e) = self.check_is_no_other("stop", &name) {
+            return answer(reply, Err(e));
+        }
         let views = self.views.clone();
         self.work(reply, move || coded(views.stop(&name).map(|place| place.display().to_string())));
     }

@@ -13,14 +13,15 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::disk::{ReplaceSites, create_dir_durable, replace_file};
 use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::trial::Knob;
 use holdfast_env::{Budget, HoldMutex, planted};
 use holdfast_log::Done;
 use holdfast_node::{Beaten, Beats, IdleSessions, Node};
-pub use holdfast_view::items::log_topic;
-use holdfast_view::items::{Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX};
+use holdfast_view::items::{
+    Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX, log_topic,
+};
 use holdfast_view::{Context, Fold, FoldStatus, InRows};
 use holdfast_wire::slab::{FIELD_BYTES_MAX, PARTITIONS_MAX, Range};
 use holdfast_wire::view::{self as msg, ViewKind, ViewName, ViewStatus};
@@ -33,7 +34,6 @@ use sweeper::Sweeper;
 /// Views that one node runs.
 pub const VIEWS_MAX: usize = 64;
 const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views.name-name" };
-const VIEW_FILE_BYTES_MAX: u64 = 4096;
 /// How long a session of a topic may be unused before it is ended.
 const SESSION_IDLE_MS: u64 = 3_600_000;
 /// A new view of a topic whose log has more bytes than this begins with images, if there are some.
@@ -91,6 +91,8 @@ struct Kept {
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
     /// Those that begin with images.
     booting: BTreeMap<PathBuf, (ViewName, Arc<Boot>)>,
+    /// Where it is not known any more which view is kept, and what was reported of that.
+    nameless: BTreeMap<PathBuf, String>,
     /// When each was last begun with images.
     booted_ns: BTreeMap<PathBuf, u64>,
 }
@@ -262,50 +264,6 @@ impl Views {
         self.kept.held()
     }
 
-    /// Opens what ran when the node ended. One that cannot be opened says why, and is tried again
-    /// with the next start.
-    pub fn open_all(self: &Arc<Views>) -> Result<()> {
-        let disk = &*self.node.machine.disk;
-        if !disk.exists(&self.place)? {
-            return Ok(());
-        }
-        for entry in disk.list(&self.place)? {
-            let place = self.place.join(&entry.name);
-            let file = place.join("view");
-            if !disk.exists(&file)? {
-                // It was stopped, or never begun.
-                continue;
-            }
-            match read_name(&read_file(disk, &file, VIEW_FILE_BYTES_MAX)?) {
-                Some(name) => drop(self.kept().coming.insert(place, name)),
-                None => self.node.report_finding(format!(
-                    "`{}` does not say which view it keeps: it is damaged: remove `{}` and run the \
-                     view again",
-                    file.display(),
-                    place.display()
-                )),
-            }
-        }
-        // All are known before the first is opened, which may take long.
-        let coming = self.kept().coming.clone();
-        for (place, name) in coming {
-            // Its catalog first: that says how long the log is.
-            let opened = self.topic(&name.topic).and_then(|_| self.begin(&name, &place));
-            if let Err(e) = opened {
-                self.could_not_open(&name, &place, e);
-            }
-        }
-        Ok(())
-    }
-
-    /// A view stays, and says why it does not run; unless it was stopped meanwhile.
-    fn could_not_open(&self, name: &ViewName, place: &Path, e: Error) {
-        let mut kept = self.kept();
-        if kept.coming.remove(place).is_some() {
-            kept.failed.insert(place.to_owned(), (name.clone(), e));
-        }
-    }
-
     /// The topic's catalog, as this node folds it; opened with the first use.
     pub fn topic(&self, topic: &str) -> Result<Arc<Topic>> {
         self.topic_or(topic, |name| {
@@ -407,7 +365,11 @@ impl Views {
     fn write_down(&self, name: &ViewName, place: &Path) -> Result<()> {
         let disk = &*self.node.machine.disk;
         create_dir_durable(disk, place, 2, "views.directory")?;
-        Ok(replace_file(disk, &place.join("view"), &written_name(name), SITES)?)
+        replace_file(disk, &place.join("view"), &written_name(name), SITES)?;
+        if let Some(finding) = self.kept().nameless.remove(place) {
+            self.node.withdraw_finding(&finding);
+        }
+        Ok(())
     }
 
     /// Opens a view, or has it begin with images where it has nothing and folding the log would take

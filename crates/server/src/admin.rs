@@ -102,6 +102,7 @@ impl Face for Admin {
             looks(wire::OP_STATUS, |admin, request| admin.status(request.reply)),
             looks(wire::OP_HELD, |admin, request| admin.held(request.reply)),
             looks(wire::OP_SLOWED, |admin, request| admin.slowed(request.reply)),
+            looks(wire::OP_LOG_HOST, |admin, request| admin.log_host(request.reply)),
             looks(wire::OP_CLUSTER, |admin, request| admin.cluster(request.reply)),
             looks(wire::OP_TOKENS, |admin, request| admin.tokens(request.reply)),
             route(wire::OP_NODES, Right::Known, |admin, request| admin.nodes(request.reply)),
@@ -274,6 +275,12 @@ impl Admin {
             left_ms: one.left_ms,
         });
         answer(reply, Ok((slowed.collect::<Vec<_>>().to_bytes(), Parts::None)));
+    }
+
+    fn log_host(&self, reply: Reply) {
+        let node = &self.node;
+        let place = if node.hosted().is_some() { String::new() } else { node.place_of_log() };
+        answer(reply, Ok((place.to_bytes(), Parts::None)));
     }
 
     fn status(&self, reply: Reply) {

@@ -403,7 +403,8 @@ impl<W> Default for Tails<W> {
 
 impl<W: Send + 'static> Tails<W> {
     /// Has somebody wait at a place: `ask` is called where nobody does yet, and `answer` for all who wait
-    /// there once what it was given is. Who `is_over` by now waits no more.
+    /// there once what it was given is. Who `is_over` by now waits no more, and is answered that: the server
+    /// may be about to say so itself, and takes no second answer.
     fn wait(
         &self,
         place: Place,
@@ -414,10 +415,14 @@ impl<W: Send + 'static> Tails<W> {
     ) {
         let mut waiting = self.waiting.held();
         if let Some(others) = waiting.get_mut(&place) {
-            // Whoever's deadline passed was told so, and has asked again or left.
-            others.retain(|one| !is_over(one));
+            let over: Vec<W> = others.extract_if(.., |one| is_over(one)).collect();
             others.push(waits);
-            return;
+            drop(waiting);
+            let late = Err(Error::retry("read the log: the deadline has passed"));
+            if planted!("server.late-readers-unanswered") {
+                return;
+            }
+            return over.into_iter().for_each(|one| answer(one, &late));
         }
         waiting.insert(place.clone(), vec![waits]);
         drop(waiting);
@@ -463,15 +468,17 @@ mod tests {
         wait(7, 2, 0);
         wait(9, 3, 0);
         assert_eq!((asked.held().len(), answered.held().len()), (2, 0), "once a place");
-        // One whose deadline has passed comes back.
+        // One whose deadline has passed comes back. The earlier one was dropped, and where the server had not
+        // said yet that its deadline has passed, its client was asked to report a bug.
         wait(7, 4, 1);
         assert_eq!(asked.held().len(), 2);
+        assert_eq!(*answered.held(), [(1, false)]);
         let first = asked.held().remove(0);
         first(Ok(()));
-        assert_eq!(*answered.held(), [(2, true), (4, true)]);
+        assert_eq!(answered.held()[1..], [(2, true), (4, true)]);
         // From there on the place is asked about anew.
         wait(7, 5, 0);
         asked.held().drain(..).for_each(|wake| wake(Err(Error::retry("away"))));
-        assert_eq!(answered.held()[2..], [(3, false), (5, false)]);
+        assert_eq!(answered.held()[3..], [(3, false), (5, false)]);
     }
 }

@@ -9,7 +9,7 @@ use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC};
 use holdfast_env::net::{Body, PeerDone, PeerReply, Reply, Response};
 use holdfast_env::planted;
 use holdfast_log::{Info, LogHost};
-use holdfast_node::{LogKeeper, Node, PEER_OPERATIONS, SNAPSHOT_OPERATIONS};
+use holdfast_node::{Node, PEER_OPERATIONS, SNAPSHOT_OPERATIONS};
 use holdfast_wire::OP_CATCH_UP;
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log::{
@@ -103,11 +103,7 @@ impl Nodes {
     }
 
     fn welcome(&self) -> Welcome {
-        let log_host = match &self.node.kept {
-            LogKeeper::Here(_) => self.node.address.clone(),
-            LogKeeper::Node { host, .. } => host.clone(),
-            LogKeeper::Shared(log) => log.place(),
-        };
+        let log_host = self.node.place_of_log();
         Welcome { cluster: self.node.sender.cluster, log_host, data_format: DATA_FORMAT_VERSION }
     }
 
@@ -152,7 +148,7 @@ impl Nodes {
         if self.node.hosted().is_none() {
             return done(Err(Error::retry(format!(
                 "use the log: this node does not keep it, `{}` does",
-                self.welcome().log_host
+                self.node.place_of_log()
             ))));
         }
         if let Err(e) = self.node.check_log_request(opcode, meta) {

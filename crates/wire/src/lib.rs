@@ -63,6 +63,10 @@ pub const OP_TOKENS: u16 = 0x000d;
 /// `SLOWED`: empty; answered with a list of [`admin::Slowed`].
 pub const OP_SLOWED: u16 = 0x000e;
 
+/// `LOG_HOST`: empty; answered with a text, the address of the node that keeps the log which this one
+/// follows, or that of the brokers (`kafka://...`); empty where it keeps the log itself.
+pub const OP_LOG_HOST: u16 = 0x000f;
+
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.
 pub const OP_REGION: u16 = 0x0101;

@@ -178,7 +178,7 @@ pub(super) fn spool(node: &Node, ridden: bool) -> Result<(Took, u64)> {
 }
 
 fn ride_at(node: &Node, at: u64, words: &[&str]) -> Result<Took> {
-    let all = ["0", "1", "--at", &at.to_string()];
+    let all = ["--at", &at.to_string()];
     let rider = all.iter().chain(words).map(|word| (*word).to_owned()).collect();
     let ridden = ride(node, &[rider])?;
     let (cpu_seconds, seconds, bytes) = (ridden.server_cpu, ridden.each[0], ridden.bytes);

@@ -247,6 +247,12 @@ impl Client {
         Ok(Ticket { request })
     }
 
+    /// For how long one request may ask its node to wait: a node that waits has to answer before its silence
+    /// counts as that of one that is gone.
+    pub(crate) fn wait_max(&self, most: Duration) -> Duration {
+        self.options.read_timeout.map_or(most, |silence| most.min(silence / 2))
+    }
+
     /// Submits a request that must not be sent twice: its sender keeps what it needs.
     pub(crate) fn submit_once(
         &mut self,

@@ -41,9 +41,12 @@ struct Left {
     index: Index,
     /// Once somebody has said it.
     begun: Option<Begun>,
+    /// What was asked for at first.
+    low: u64,
+    high: u64,
     stretches: Vec<Stretch>,
 }
-codec_struct!(Left { what, index, begun, stretches });
+codec_struct!(Left { what, index, begun, low, high, stretches });
 
 /// What somebody is ridden for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +66,7 @@ pub struct Leg {
 pub struct Itinerary {
     what: u32,
     index: Index,
+    whole: Range,
     begun: Option<Begun>,
     /// Nobody rides for these.
     left: Vec<Stretch>,
@@ -76,7 +80,8 @@ impl Itinerary {
     /// for.
     pub fn new(index: Index, range: Range, what: u32) -> Itinerary {
         let left = vec![Stretch { low: range.low(), high: range.high(), behind: None }];
-        Itinerary { what, index, begun: None, left, legs: BTreeMap::new(), number: 0 }
+        let (whole, legs) = (range, BTreeMap::new());
+        Itinerary { what, index, whole, begun: None, left, legs, number: 0 }
     }
 
     /// Of what a [`Itinerary::token`] says is left, of a ride of the same.
@@ -86,20 +91,26 @@ impl Itinerary {
             let (left, crc) = bytes.split_last_chunk::<4>()?;
             (crc32c(left).to_le_bytes() == *crc).then(|| Left::from_bytes(left).ok())?
         });
-        let is_sound = |stretch: &Stretch| {
-            let from = stretch.behind.as_ref().map(|place| u64::from(place.hash));
-            stretch.low < stretch.high
-                && stretch.high <= Range::ALL.high()
-                && from.is_none_or(|from| from == stretch.low)
+        let is_sound = |left: &Left| {
+            let of_it = |stretch: &Stretch| {
+                let from = stretch.behind.as_ref().map(|place| u64::from(place.hash));
+                left.low <= stretch.low
+                    && stretch.low < stretch.high
+                    && stretch.high <= left.high
+                    && from.is_none_or(|from| from == stretch.low)
+            };
+            let is_range = left.low <= left.high && left.high <= Range::ALL.high();
+            is_range && left.stretches.iter().all(of_it)
         };
         match left {
             Some(left) if left.what != what => Err(Error::invalid(
                 "go on with a ride: the token is of another topic, or of a ride with other options: give \
                  those that it had",
             )),
-            Some(Left { index, begun, stretches, .. }) if stretches.iter().all(is_sound) => {
-                let (left, legs) = (stretches, BTreeMap::new());
-                Ok(Itinerary { what, index, begun, left, legs, number: 0 })
+            Some(left) if is_sound(&left) => {
+                let Left { index, begun, low, high, stretches, .. } = left;
+                let (whole, legs) = (Range::new(low, high), BTreeMap::new());
+                Ok(Itinerary { what, index, whole, begun, left: stretches, legs, number: 0 })
             }
             _ => Err(Error::invalid(
                 "go on with a ride: that is no token of one, or not all of it: give what the ride \
@@ -112,13 +123,19 @@ impl Itinerary {
     /// images of this mark, whatever its views' parts.
     pub fn token(&self) -> String {
         let stretches = self.left.iter().chain(self.legs.values().flatten()).cloned().collect();
-        let left = Left { what: self.what, index: self.index, begun: self.begun, stretches };
+        let Itinerary { what, index, begun, whole, .. } = *self;
+        let left = Left { what, index, begun, low: whole.low(), high: whole.high(), stretches };
         written(&left)
     }
 
     /// The mark.
     pub fn index(&self) -> Index {
         self.index
+    }
+
+    /// All that was asked for at first, what was received before a token included.
+    pub fn whole(&self) -> Range {
+        self.whole
     }
 
     /// Whether everything was received.
@@ -309,6 +326,7 @@ mod tests {
                         // As if the process had ended here.
                         tokens += 1;
                         itinerary = Itinerary::of_token(&itinerary.token(), 9).unwrap();
+                        assert_eq!(itinerary.whole(), wanted);
                         break;
                     }
                     itinerary.broke(leg.number);
@@ -359,8 +377,19 @@ mod tests {
             let edited = format!("{}{other}{}", &token[..at], &token[at + 1..]);
             assert!(Itinerary::of_token(&edited, 9).is_err(), "{edited}");
         }
-        let stretches = vec![Stretch { low: 5, high: 9, behind: Some(place(6, 1)) }];
-        let unsound = written(&Left { what: 9, index: Index(7), begun: None, stretches });
-        assert!(Itinerary::of_token(&unsound, 9).is_err());
+        for (stretch, high, is_sound) in [
+            (Stretch { low: 5, high: 9, behind: Some(place(5, 1)) }, 9, true),
+            (Stretch { low: 5, high: 9, behind: Some(place(6, 1)) }, 9, false),
+            (Stretch { low: 5, high: 9, behind: None }, 8, false),
+            (Stretch { low: 9, high: 9, behind: None }, 9, false),
+            (Stretch { low: 4, high: 5, behind: None }, 9, false),
+            (Stretch { low: 5, high: 9, behind: None }, (1 << 32) + 1, false),
+        ] {
+            let told = format!("{stretch:?} up to {high}");
+            let (low, stretches) = (5, vec![stretch]);
+            let token =
+                written(&Left { what: 9, index: Index(7), begun: None, low, high, stretches });
+            assert_eq!(Itinerary::of_token(&token, 9).is_ok(), is_sound, "{told}");
+        }
     }
 }

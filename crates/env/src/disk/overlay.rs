@@ -2,7 +2,7 @@
 //! whoever only looks at a directory can open what is there with the code that opens it to work, which
 //! may mend, cut and note as it does.
 
-use super::{Access, Disk, Entry, File, Lock, Space, Stamp};
+use super::{Access, Disk, Entry, File, Lock, NotAFile, Space, Stamp};
 use crate::HoldMutex;
 use crate::buf::AlignedBuf;
 use holdfast_base::limits::SECTOR_BYTES;
@@ -127,7 +127,13 @@ impl Overlay {
         to: &Path,
     ) -> io::Result<()> {
         if !self.is_directory(names, from) {
-            let layer = self.layer(names, from)?;
+            let layer = match self.layer(names, from) {
+                // A pipe, say: where it was moved to it is an empty file, as nobody may read it.
+                Err(e) if NotAFile::is_why(&e) => {
+                    Arc::new(Layer { origin: None, bytes: Mutex::default() })
+                }
+                layer => layer?,
+            };
             names.insert(from.to_owned(), Name::Gone);
             names.insert(to.to_owned(), Name::File(layer));
             return Ok(());

@@ -1,6 +1,6 @@
 //! The machine's file system, through libc where the standard library has no call.
 
-use super::{Access, Disk, Entry, File, Lock, Space, Stamp};
+use super::{Access, Disk, Entry, File, Lock, NotAFile, Space, Stamp};
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -51,8 +51,14 @@ fn open(path: &Path, access: Access, how: How) -> io::Result<Arc<dyn File>> {
     }
     let unnamed = if how == How::CreateUnnamed { libc::O_TMPFILE | libc::O_EXCL } else { 0 };
     let direct = if access == Access::Direct { libc::O_DIRECT } else { 0 };
-    options.custom_flags(unnamed | direct);
+    // Whoever opens a pipe to read waits until somebody writes to it. Files know no such waiting.
+    let at_once = if matches!(how, How::Open | How::OpenToRead) { libc::O_NONBLOCK } else { 0 };
+    options.custom_flags(unnamed | direct | at_once);
     let file = match options.open(path) {
+        // A socket, or a pipe that nobody reads or a device that is not there, opened to write.
+        Err(e) if at_once != 0 && e.raw_os_error() == Some(libc::ENXIO) => {
+            return Err(NotAFile::at(path));
+        }
         // tmpfs and some overlays refuse O_DIRECT: the page cache serves as well there.
         Err(e) if access == Access::Direct && e.raw_os_error() == Some(libc::EINVAL) => {
             if create && path.exists() {
@@ -63,6 +69,9 @@ fn open(path: &Path, access: Access, how: How) -> io::Result<Arc<dyn File>> {
         }
         other => other?,
     };
+    if at_once != 0 && !file.metadata()?.is_file() {
+        return Err(NotAFile::at(path));
+    }
     Ok(Arc::new(RealFile { file }))
 }
 
@@ -185,7 +194,7 @@ impl Disk for RealDisk {
     }
 
     fn lock_there(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
-        match OpenOptions::new().read(true).open(path) {
+        match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
             Ok(file) => RealLock::of(file, path).map(Some),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),

@@ -2,7 +2,7 @@
 //! journal in order, and are synced when somebody asks for it. Never decides when that is.
 
 use super::{Batch, Cursor, Each, Engine, Moment, Rows};
-use crate::disk::{RealDisk, create_dir_durable};
+use crate::disk::{NotAFile, RealDisk, create_dir_durable};
 use crate::{HoldRwLock, planted};
 use fjall::{
     AbstractTree, Database, Iter, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable,
@@ -91,6 +91,7 @@ impl Opened {
     fn open(place: &Path, cache_bytes: u64) -> Result<Opened> {
         // What is inside, the engine makes durable; its own name it does not.
         create_dir_durable(&RealDisk, place, 1, "rows.directory")?;
+        check_files(place)?;
         let database = Database::builder(place)
             .cache_size(cache_bytes)
             .max_journaling_size(JOURNAL_BYTES_MAX)
@@ -119,6 +120,20 @@ impl Opened {
         let full = self.rows.tree.active_memtable().size() >= MEMTABLE_BYTES;
         if full { self.rows.rotate_memtable().map(drop) } else { Ok(()) }
     }
+}
+
+/// The engine opens what lies in its directories by name, and would wait for ever at a pipe.
+#[expect(clippy::disallowed_methods, reason = "the engine's own files, which no env::Disk opens")]
+fn check_files(directory: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
+        match entry? {
+            kind if kind.is_dir() => check_files(&path)?,
+            kind if kind.is_file() || kind.is_symlink() => {}
+            _ => return Err(NotAFile::at(&path).into()),
+        }
+    }
+    Ok(())
 }
 
 /// The operating system's number for a device that cannot read.
@@ -337,6 +352,15 @@ mod tests {
         };
         make();
         let files = files_below(&place);
+        // A pipe in the place of one of them, which the engine opens to read, and waits.
+        for file in &files {
+            make();
+            std::fs::remove_file(file).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(file).status().unwrap().success());
+            let refused = RealEngine.open_rows(&place, "rows", 1 << 20).err().unwrap();
+            assert_eq!(refused.kind, Kind::Corrupt, "{refused}");
+            assert!(refused.message.contains("is no file"), "{refused}");
+        }
         let mut damaged = 0;
         for file in &files {
             for left in [None, Some(0), Some(12)] {

@@ -61,9 +61,16 @@ fn parameters(query: Option<&str>, known: &[&str]) -> Result<BTreeMap<String, St
     pairs.map(pair).collect()
 }
 
-/// A name alone asks for it, as `=1` does.
-fn is_asked(asked: &BTreeMap<String, String>, name: &str) -> bool {
-    asked.get(name).is_some_and(|value| value != "0")
+/// A name alone asks for it, as `=1` does; `=0` does not, as if it were not there.
+fn is_asked(asked: &BTreeMap<String, String>, name: &str) -> Result<bool> {
+    match asked.get(name).map(String::as_str) {
+        Some("" | "1") => Ok(true),
+        None | Some("0") => Ok(false),
+        Some(other) => Err(Error::invalid(format!(
+            "ask for the log: `{name}` is `{}`: give 1 or 0",
+            other.escape_debug()
+        ))),
+    }
 }
 
 fn number(name: &str, text: &str) -> Result<u64> {
@@ -160,12 +167,13 @@ async fn whole(topic: &str, body: Body) -> std::result::Result<Bytes, (StatusCod
 
 async fn appended(door: &Door, topic: &str, request: Request) -> Result<Response> {
     let asked = parameters(request.uri().query(), &["lines", "writer", "number"])?;
+    let lines = is_asked(&asked, "lines")?;
     let client = client(door, request.headers()).await?;
     let body = match whole(topic, request.into_body()).await {
         Ok(body) => body,
         Err(refused) => return Ok(refused.into_response()),
     };
-    let entries = entries(&body, is_asked(&asked, "lines"));
+    let entries = entries(&body, lines);
     let entries: Vec<Vec<u8>> = match (asked.get("writer"), asked.get("number")) {
         (None, None) => entries.into_iter().map(<[u8]>::to_vec).collect(),
         (Some(writer), Some(first)) => {
@@ -186,15 +194,15 @@ async fn appended(door: &Door, topic: &str, request: Request) -> Result<Response
     Ok(([(CONTENT_TYPE, "application/json")], format!("{said}\n")).into_response())
 }
 
-/// A line feed at the end ends the last line, and begins none.
+/// A line feed at the end ends the last line, and begins none. An empty line is an entry without bytes, as
+/// `holdfast log append` has it; a body without bytes has no line.
 fn entries(body: &[u8], lines: bool) -> Vec<&[u8]> {
-    if !lines {
-        return vec![body];
-    }
-    let whole = body.strip_suffix(b"\n").unwrap_or(body);
-    match whole.is_empty() {
-        true => Vec::new(),
-        false => whole.split(|byte| *byte == b'\n').collect(),
+    match (lines, body) {
+        (false, _) => vec![body],
+        (true, []) => Vec::new(),
+        (true, body) => {
+            body.strip_suffix(b"\n").unwrap_or(body).split(|byte| *byte == b'\n').collect()
+        }
     }
 }
 
@@ -209,10 +217,10 @@ pub async fn read(
 
 async fn begun(door: &Door, topic: &str, request: Request) -> Result<Response> {
     let asked = parameters(request.uri().query(), &["from", "count", "follow"])?;
+    let follow = is_asked(&asked, "follow")?;
     let client = client(door, request.headers()).await?;
     let not_there = || Error::not_found(format!("read topic `{topic}`: there is none"));
     let info = client.log_info(topic).await?.ok_or_else(not_there)?;
-    let follow = is_asked(&asked, "follow");
     // Who was cut off goes on behind the last event that came.
     let last = request.headers().get("last-event-id").filter(|_| follow);
     let from = match (last, asked.get("from")) {
@@ -354,6 +362,10 @@ mod tests {
         assert_eq!(entries(b"a\nb\n", true), [b"a", b"b"]);
         assert_eq!(entries(b"a\n\nb", true), [&b"a"[..], b"", b"b"]);
         assert_eq!(entries(b"", true), Vec::<&[u8]>::new());
+        // One empty line was no line, and two were two: what there is of a file's end decides nothing.
+        assert_eq!(entries(b"\n", true), [b""]);
+        assert_eq!(entries(b"\n\n", true), [b"", b""]);
+        assert_eq!(entries(b"a\n\n", true), [&b"a"[..], b""]);
     }
 
     #[test]
@@ -366,8 +378,17 @@ mod tests {
         assert!(e.message.contains("`form`") && e.message.contains("from, count"), "{e}");
         // As browsers and libraries write them.
         let asked = parameters(Some("from=%33&count"), &known).unwrap();
-        assert!(asked["from"] == "3" && is_asked(&asked, "count") && !is_asked(&asked, "lines"));
-        assert!(!is_asked(&parameters(Some("count=0"), &known).unwrap(), "count"));
+        assert_eq!(asked["from"], "3");
+        let is = |query, name| is_asked(&parameters(Some(query), &known).unwrap(), name);
+        for (query, wanted) in [("count", true), ("count=1", true), ("count=0", false), ("", false)]
+        {
+            assert_eq!(is(query, "count"), Ok(wanted), "{query}");
+        }
+        // Anything was taken for yes, `false` and `2` among it.
+        for query in ["count=2", "count=false", "count=01", "count=%20"] {
+            let e = is(query, "count").unwrap_err();
+            assert!(e.message.contains("`count`") && e.message.contains("1 or 0"), "{e}");
+        }
         assert!(number("from", "three").unwrap_err().message.contains("`three`"));
     }
 }

@@ -1,21 +1,20 @@
 //! A ride over images of one mark, which goes on elsewhere when a node breaks off: what is left of its
 //! part is ridden at the others. [`Itinerary`] knows what was received; here are the streams, one a node.
 
-use super::{Heard, RideOptions, Rode, WAITING_MAX, board, disk_views};
+use super::{Heard, RideOptions, WAITING_MAX, board, disk_views};
 use crate::view::Node;
 use holdfast_base::{Error, Result};
-use holdfast_client::view::{Candidate, Itinerary, Leg, Slab};
+use holdfast_client::view::{Candidate, Itinerary, Leg, Rode, Slab};
 use holdfast_command::output::aside;
 use holdfast_env::tasks;
 use holdfast_wire::slab::Range;
-use holdfast_wire::view::{Board, Boarded, ViewStatus};
+use holdfast_wire::view::{Board, ViewStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
 
 /// What a stream says, by its leg.
 enum Said {
-    /// What was said at its beginning, and what a fold needs besides items.
-    Began(u64, Boarded, Vec<u8>),
+    Began(u64, Rode),
     Came(u64, Slab),
     Ended(u64),
     /// Its node will not be asked any more.
@@ -77,12 +76,11 @@ fn ride_once(
     let legs = itinerary.divide(&candidates)?;
     let views: BTreeMap<u64, Range> =
         legs.iter().map(|leg| (leg.number, candidates[leg.candidate].range)).collect();
-    let ridden: BTreeMap<u64, Range> = legs.iter().map(|leg| (leg.number, leg.range)).collect();
     let mut of_nodes: Vec<Vec<(u64, Board)>> = nodes.iter().map(|_| Vec::new()).collect();
     for leg in legs {
         let (node, status) = &disks[leg.candidate];
         let Leg { number, range, behind, .. } = leg;
-        let asked = board(options, status, range, collections.clone());
+        let asked = board(options, status.view.clone(), range, collections.clone());
         let asked = Board { at: Some(itinerary.index()), behind, ..asked };
         of_nodes[*node].push((number, asked));
     }
@@ -97,9 +95,9 @@ fn ride_once(
     // Ends when all streams have; those that are told that nobody listens end, too.
     let heard = receiver.into_iter().try_for_each(|said| {
         match said {
-            Said::Began(leg, boarded, front) => {
-                itinerary.begun(leg, views[&leg], &boarded)?;
-                each(Heard::Began(Rode { range: ridden[&leg], boarded, front }))?;
+            Said::Began(leg, rode) => {
+                itinerary.begun(leg, views[&leg], &rode.boarded)?;
+                each(Heard::Began(rode))?;
             }
             Said::Came(leg, slab) => {
                 let last = slab.last()?;
@@ -132,7 +130,7 @@ fn stream(mut node: Node, legs: Vec<(u64, Board)>, sender: &mpsc::SyncSender<Sai
         let name = node.name.clone();
         let mut ridden = || {
             let mut ride = node.client.ride(&board)?;
-            let mut listens = say(Said::Began(leg, *ride.boarded(), ride.front().to_vec()));
+            let mut listens = say(Said::Began(leg, ride.rode()));
             while listens && let Some(slab) = ride.next_slab()? {
                 listens = say(Said::Came(leg, slab));
             }

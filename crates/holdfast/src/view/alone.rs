@@ -277,7 +277,7 @@ pub fn tries(data: &Path, name: &ViewName) -> Vec<String> {
     let server = format!(" --server unix:{}", data.join(SOCKET).display());
     let mut tries = vec![format!("{server} view status")];
     if let ViewKind::Disk {} = name.kind {
-        tries.push(format!("{server} ride {} {} {}", name.topic, name.part, name.of));
+        tries.push(format!("{server} ride {} {}/{}", name.topic, name.part, name.of));
     }
     tries
 }

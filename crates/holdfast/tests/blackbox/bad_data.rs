@@ -5,7 +5,7 @@ use crate::common::{Finished, Node, Scratch, binary, bytes, finish};
 use holdfast_base::Kind;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 /// Every file, how long it is, and when it was written last.
@@ -324,4 +324,72 @@ fn a_flipped_bit_of_a_snapshot_loses_nothing() {
         },
         Err(done) => _ = done.refused(&[data.to_str().unwrap(), "snapshot"]),
     }
+}
+
+/// A pipe among the chunks: whoever opens one to read waits until somebody writes to it, and `doctor` waited for
+/// ever. Whichever file it takes the place of, it is told, and nothing waits.
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_told_and_nothing_waits_for_it() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    let mut client = node.client();
+    client.put("/f", &bytes(1, 3000), &Default::default()).unwrap();
+    let mut writer = client.create("/large", &Default::default()).unwrap();
+    writer.write(&bytes(2, 3 << 20)).unwrap();
+    writer.close().unwrap();
+    drop(client);
+    let data = Node::start(&node.stop()).stop();
+    let make_pipe = |path: &Path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    let bounded = |words: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["60", env!("CARGO_BIN_EXE_holdfast")]).args(words).arg(&data);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(&mut command, b"");
+        assert_ne!(done.code, Some(124), "it waits: {done:?}");
+        done
+    };
+    // Names that no store gives, and one that some store may have given.
+    let mut chunks = Vec::new();
+    files(&data.join("chunks"), &mut chunks);
+    let is_chunk = |path: &&PathBuf| path.extension().is_some_and(|end| end == "chunk");
+    let real = chunks.iter().find(is_chunk).expect("there is a chunk");
+    let id = real.file_name().unwrap().to_str().unwrap();
+    let (chunk, ends) = id.split_once('.').unwrap();
+    let (front, last) = chunk.split_at(chunk.len() - 1);
+    let like_it = format!("{front}{}.{ends}", if last == "9" { "8" } else { "9" });
+    for name in ["stranger", &like_it] {
+        make_pipe(&real.with_file_name(name));
+    }
+    let told = doctor(&data);
+    let said = String::from_utf8(told.out.clone()).unwrap();
+    for name in ["stranger", &like_it] {
+        let is_told = |line: &str| line.contains(name) && !line.contains("did not give it");
+        assert!(said.lines().any(is_told), "{name}: {told:?}");
+    }
+    for name in ["stranger", &like_it] {
+        fs::remove_file(real.with_file_name(name)).unwrap();
+    }
+
+    // In the place of each file that is there, but for those that a person writes.
+    let mut all = Vec::new();
+    files(&data, &mut all);
+    let kept = scratch.path("kept");
+    let mut told = 0;
+    for path in &all {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if ["holdfast.toml", "secret", "http-token"].contains(&name) {
+            continue;
+        }
+        fs::rename(path, &kept).unwrap();
+        make_pipe(path);
+        let done = bounded(&["doctor", "--data"]);
+        let named = String::from_utf8(done.out).unwrap() + &done.err;
+        told += u32::from(done.code == Some(1) && named.contains(name));
+        fs::remove_file(path).unwrap();
+        fs::rename(&kept, path).unwrap();
+    }
+    assert!(told >= 8, "{told} of {} were told by name", all.len());
+    assert!(doctor(&data).ok().ends_with("is well\n"));
 }

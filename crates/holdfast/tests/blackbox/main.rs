@@ -51,6 +51,7 @@ mod unmounted;
 mod views;
 mod views_alone;
 mod views_bounds;
+mod views_follow;
 mod views_index;
 mod views_packages;
 mod views_rides;

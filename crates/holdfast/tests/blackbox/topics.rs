@@ -228,6 +228,11 @@ fn bodies(http: &Http) {
     assert!(status == 413 && said.contains("send less"), "{status} {said}");
     let (status, said) = http.ask("POST", "/log/app/large?lines=1", b"");
     assert!(status == 400 && said.contains("no entries"), "{status} {said}");
+    // Whatever was no 0 was taken for yes.
+    let (status, said) = http.ask("POST", "/log/app/large?lines=2", b"a\n");
+    assert!(status == 400 && said.contains("`lines` is `2`: give 1 or 0"), "{status} {said}");
+    let (status, said) = http.ask("GET", "/log/app/large?follow=yes", b"");
+    assert!(status == 400 && said.contains("`follow` is `yes`"), "{status} {said}");
     let mut half = TcpStream::connect(("127.0.0.1", http.port)).unwrap();
     let head = "POST /log/app/large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
     let bearer = format!("Authorization: Bearer {}\r\n", http.token);

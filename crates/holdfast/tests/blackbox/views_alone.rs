@@ -3,17 +3,15 @@
 
 use super::common::{Node, Scratch, binary, finish, free_port};
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command};
+use std::process::Command;
 
 /// A node that can be followed.
-fn followed(data: &Path) -> (Node, u16) {
+pub fn followed(data: &Path) -> (Node, u16) {
     followed_with(data, "")
 }
 
-fn followed_with(data: &Path, more: &str) -> (Node, u16) {
+pub fn followed_with(data: &Path, more: &str) -> (Node, u16) {
     let port = free_port();
     let settings = format!("native_port = {port}\ndram = \"0\"\nscrub = \"0\"\n{more}");
     (Node::start_with(data, &settings), port)
@@ -28,7 +26,7 @@ fn command(node: &Node, port: u16, view: &[&str], data: &Path) -> Command {
     command
 }
 
-fn start(node: &Node, port: u16, view: &[&str], data: &Path) -> Node {
+pub fn start(node: &Node, port: u16, view: &[&str], data: &Path) -> Node {
     Node::start_by(&mut command(node, port, view, data), data)
 }
 
@@ -43,7 +41,7 @@ fn of_all(nodes: &[&Node], words: &[&str]) -> Vec<Value> {
 }
 
 /// Asks again until it is so: each attempt is a round trip, their number a bound.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!((0..10_000).any(|_| is_so()), "waited in vain until {what}");
 }
 
@@ -140,9 +138,23 @@ fn a_view_of_its_own_is_given_no_chunk_and_decides_nothing() {
     assert!(!place.join("chunks").exists() && !place.join("log").join("topics").exists());
     for server in [&node, &view] {
         assert!(server.run(&["doctor"]).ok().contains("is well"));
-        server.run(&["status"]).ok();
         server.run(&["recovery", "status"]).ok();
     }
+    // It said of the log that it kept it itself.
+    assert!(node.run(&["status"]).ok().contains("log: embedded, one copy;"));
+    let status = view.run(&["status"]).ok();
+    let follows = format!("log: followed, of the node at 127.0.0.1:{port};");
+    assert!(status.contains(&follows), "{status}");
+    assert_eq!(view.json(&["status"])[0]["log"], follows[5..follows.len() - 1]);
+    // A process for one view ended it and was there for nothing, or ran others, whose directories the next
+    // start did not know.
+    let said = view.run(&["view", "stop", "disk", "orders"]).refused(&["stop", "interrupted"]);
+    for names in ["`orders disk 0/1` alone", &format!("--server 127.0.0.1:{port}")] {
+        assert!(said.contains(names), "{said}");
+    }
+    view.run(&["view", "run", "memory", "orders", "0/2"])
+        .refused(&["run view `orders memory 0/2`", "`orders disk 0/1` alone"]);
+    assert_eq!(view.json(&["view", "status"]).len(), 1);
     view.stop();
     node.stop();
 }
@@ -179,133 +191,6 @@ fn a_directory_is_one_views_and_one_processs() {
     wrong.args(["view", "run", "disk", "orders", "--data"]).arg(&data);
     wrong.args(["--server", &format!("127.0.0.1:{port}")]);
     finish(&mut wrong, b"").refused(&["connect"]);
-}
-
-/// `ride orders --follow` with these words, at nodes one after the other.
-struct Follower {
-    child: Child,
-    lines: BufReader<ChildStdout>,
-    /// What is there by what was printed, by its key.
-    there: BTreeMap<String, (u64, Value)>,
-}
-
-impl Follower {
-    fn new(nodes: &[&Node], words: &[&str]) -> Follower {
-        let servers: Vec<String> =
-            nodes.iter().map(|node| format!("unix:{}", node.socket().display())).collect();
-        let mut command = binary();
-        command.args(["--json", "--server", &servers.join(","), "ride", "orders", "--follow"]);
-        let mut child = command.args(words).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
-        Follower { child, lines, there: BTreeMap::new() }
-    }
-
-    /// The next line: whether it is of a change, and of which entry.
-    fn next(&mut self) -> Option<u64> {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        let line: Value = serde_json::from_str(&line).expect("it goes on");
-        let key = line["key"].as_str()?.to_owned();
-        let index = line["index"].as_u64().unwrap();
-        let before = self.there.get(&key).map_or(0, |(before, _)| *before);
-        assert!(index > before, "each change once, in the log's order: {line}");
-        match &line["value"] {
-            Value::Null => drop(self.there.remove(&key)),
-            value => drop(self.there.insert(key, (index, value.clone()))),
-        }
-        Some(index)
-    }
-
-    /// Reads what was ridden, until its end was said.
-    fn ridden(mut self) -> Follower {
-        while self.next().is_some() {}
-        self
-    }
-
-    fn until(&mut self, index: u64) {
-        while self.next() != Some(index) {}
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Across a trim of the log behind them, and a kill of the process that they were ridden from.
-#[test]
-fn rides_that_follow_are_the_log_folded_anew() {
-    let scratch = Scratch::new();
-    // Folds that need little of the log: it goes behind images.
-    let soon = "snapshot_entries = 2\n";
-    let (node, port) = followed_with(&scratch.path("data"), soon);
-    node.run(&["view", "create", "orders", "nodes"]).ok();
-    node.run(&["view", "create", "orders", "people", "--values-json"]).ok();
-    let put = |collection: &str, key: &str, value: &str| {
-        let put = node.json(&["view", "put", "orders", collection, key, value]);
-        put[0]["index"].as_u64().unwrap()
-    };
-    for i in 0..10 {
-        put("nodes", &format!("n{i}"), &format!("v{i}"));
-        put("people", &format!("p{i}"), &format!(r#"{{"n": {i}, "m": "long"}}"#));
-    }
-    let place = scratch.path("view");
-    Node::set(&place, soon);
-    let view = start(&node, port, &["disk", "orders"], &place);
-    let less: [&[&str]; 3] = [&[], &["--collections", "people", "--fields", "n"], &["--keys-only"]];
-    let mut followers = less.map(|words| Follower::new(&[&view, &node], words).ridden());
-    assert_eq!(followers.each_ref().map(|follower| follower.there.len()), [20, 10, 20]);
-
-    // Marks, until the log begins behind what they were ridden at.
-    let mut marks = Vec::new();
-    for round in 0..2 {
-        for i in 0..5 {
-            put("nodes", &format!("n{i}"), &format!("changed-{round}"));
-        }
-        node.run(&["view", "delete", "orders", "people", &format!("p{round}")]).ok();
-        let mark = node.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
-        until("there is an image", || {
-            let status = view.json(&["view", "status"]);
-            status[0]["images"].as_array().unwrap().iter().any(|image| image["index"] == mark)
-        });
-        marks.push(mark);
-    }
-    let changed = put("people", "p9", r#"{"n": "changed"}"#);
-    followers.iter_mut().for_each(|follower| follower.until(changed));
-    let begins = || {
-        let log = node.json(&["log", "ls"]).into_iter();
-        let ours = log.filter(|topic| topic["topic"] == "view/orders");
-        ours.filter_map(|topic| topic["first"].as_u64()).next().unwrap()
-    };
-    // The rides' holds last for a minute behind their ends, and go with their process.
-    view.kill();
-    put("nodes", "while-away", "1");
-    let view = start(&node, port, &["disk", "orders"], &place);
-    until("the log is trimmed", || begins() >= marks[0]);
-    view.kill();
-    put("nodes", "n7", "while-away-again");
-    let view = start(&node, port, &["disk", "orders"], &place);
-    let last = put("people", "new", r#"{"m": 1, "n": [1, 2]}"#);
-    for (follower, words) in followers.iter_mut().zip(less) {
-        follower.until(last);
-        let reached = last.to_string();
-        let ride = [&["ride", "orders", "--print", "--reached", &reached], words].concat();
-        let mut lines = view.json(&ride);
-        lines.pop();
-        let there: BTreeMap<String, (u64, Value)> = lines
-            .into_iter()
-            .map(|line| {
-                let key = line["key"].as_str().unwrap().to_owned();
-                (key, (line["index"].as_u64().unwrap(), line["value"].clone()))
-            })
-            .collect();
-        assert_eq!(follower.there, there, "{words:?}");
-    }
-    drop(followers);
-    view.stop();
-    node.stop();
 }
 
 /// A process of its own checked what its index is of by a catalog that it had not read yet: there was no

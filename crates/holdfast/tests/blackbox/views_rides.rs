@@ -106,6 +106,7 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     keys.extend(riding.keys(usize::MAX));
     let (good, told) = riding.end();
     assert!(!good && keys.len() < ITEMS, "{} keys: {told}", keys.len());
+    let received = keys.len();
     let token = told.split("--from ").nth(1).expect(&told).split('`').next().unwrap();
     first = Node::start_with(&data, &settings);
     let mut riding = Riding::begin(&whole, &["--from", token]);
@@ -113,6 +114,26 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     let (good, told) = riding.end();
     assert!(good, "{told}");
     is_every_one_once(keys);
+    // What was received before the token changes, too: the whole part is followed, to an entry.
+    let changed = ["k000", "k050", "k099"].map(|key| {
+        let put = first.json(&["view", "put", "orders", "nodes", key, "changed"]);
+        put[0]["index"].as_u64().unwrap()
+    });
+    let mut riding = Riding::begin(&whole, &["--from", token, "--follow"]);
+    let (mut ridden, mut follows) = (0, Vec::new());
+    while follows.len() < changed.len() {
+        let mut line = String::new();
+        assert!(riding.lines.read_line(&mut line).unwrap() > 0, "it goes on");
+        let said: Value = serde_json::from_str(&line).unwrap();
+        match said["index"].as_u64() {
+            Some(index) if index > mark => follows.push(index),
+            Some(_) => ridden += 1,
+            None => assert!(follows.is_empty(), "what came of the ride is said at its end"),
+        }
+    }
+    assert_eq!((ridden, &follows[..]), (ITEMS - received, &changed[..]));
+    riding.child.kill().unwrap();
+    riding.child.wait().unwrap();
     first.run(&["ride", "orders", "--from", "ride.00"]).refused(&["no token"]);
     first.run(&["ride", "orders", "--from", token, "--versions"]).refused(&["other options"]);
     first.run(&["ride", ""]).refused(&["name a topic"]);

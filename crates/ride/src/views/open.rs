@@ -1,23 +1,26 @@
 //! Views opened: as they were left, folded anew where their rows are damaged, or with what arrives.
 
 use super::sweeper::Sweeper;
-use super::{DiskFold, KeptView, Marks, RunView, Views, describe, log_topic};
+use super::{DiskFold, KeptView, Marks, RunView, Views, describe, read_name};
 use crate::rides::Rides;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::disk::read_file;
 use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
 use holdfast_node::Node;
-use holdfast_view::items::Indexed;
+use holdfast_view::items::{Indexed, log_topic};
 use holdfast_view::{Arrival, Context, Marked, OWN_ROWS, position};
 use holdfast_wire::slab::Range;
 use holdfast_wire::view::{ViewKind, ViewName};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// What messages call a view's rows, in front of its name.
 const ROWS: &str = "the rows of view";
+/// Of the file that says which view a directory keeps.
+const VIEW_FILE_BYTES_MAX: u64 = 4096;
 /// Rows set aside as damaged that are kept of a view; of more, a person has heard.
 const DAMAGED_MAX: u32 = 8;
 
@@ -41,6 +44,58 @@ fn told_of_marks(marks: &Arc<Marks>, rides: &Arc<OnceLock<Weak<Rides>>>, node: &
 }
 
 impl Views {
+    /// Opens what ran when the node ended. One that cannot be opened says why, and is tried again
+    /// with the next start.
+    pub fn open_all(self: &Arc<Views>) -> Result<()> {
+        let disk = &*self.node.machine.disk;
+        if !disk.exists(&self.place)? {
+            return Ok(());
+        }
+        for entry in disk.list(&self.place)? {
+            let place = self.place.join(&entry.name);
+            let file = place.join("view");
+            if !disk.exists(&file)? {
+                // It was stopped, or never begun.
+                continue;
+            }
+            match read_file(disk, &file, VIEW_FILE_BYTES_MAX).map(|bytes| read_name(&bytes)) {
+                Ok(Some(name)) => drop(self.kept().coming.insert(place, name)),
+                Ok(None) => self.report_nameless(place, &file, "is damaged"),
+                Err(e) => self.report_nameless(place, &file, &format!("cannot be read ({e})")),
+            }
+        }
+        // All are known before the first is opened, which may take long.
+        let coming = self.kept().coming.clone();
+        for (place, name) in coming {
+            // Its catalog first: that says how long the log is.
+            let opened = self.topic(&name.topic).and_then(|_| self.begin(&name, &place));
+            if let Err(e) = opened {
+                self.could_not_open(&name, &place, e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Others are opened all the same. What it keeps is good, and who runs it again has it go on.
+    fn report_nameless(&self, place: PathBuf, file: &Path, why: &str) {
+        let finding = format!(
+            "`{}` {why}: nobody knows from it any more which view is kept beside it. Nothing else of that \
+             view is lost: run it again (`holdfast view run`) with the words that it was run with before, \
+             which its directory is named after: it goes on with what is there, so remove nothing",
+            file.display()
+        );
+        self.node.report_finding(finding.clone());
+        self.kept().nameless.insert(place, finding);
+    }
+
+    /// A view stays, and says why it does not run; unless it was stopped meanwhile.
+    pub(super) fn could_not_open(&self, name: &ViewName, place: &Path, e: Error) {
+        let mut kept = self.kept();
+        if kept.coming.remove(place).is_some() {
+            kept.failed.insert(place.to_owned(), (name.clone(), e));
+        }
+    }
+
     pub(super) fn open_view(&self, name: &ViewName, place: &Path) -> Result<()> {
         self.open_with(name, place, None)
     }

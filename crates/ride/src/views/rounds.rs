@@ -1,7 +1,7 @@
 //! What is done for views now and then: images begun, told of and asked for, rows made durable, views
 //! that the log has left behind begun again, sessions ended.
 
-use super::{Kept, KeptView, Lacking, RunView, SESSION_IDLE_MS, Views, describe, log_topic};
+use super::{Kept, KeptView, Lacking, RunView, SESSION_IDLE_MS, Views, describe};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::images::Image as HeldImage;
@@ -10,7 +10,7 @@ use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_log::Mode;
 use holdfast_node::{Ends, IdleSessions};
 use holdfast_view::Request;
-use holdfast_view::items::Command;
+use holdfast_view::items::{Command, log_topic};
 use holdfast_wire::Call;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -128,7 +128,7 @@ impl Guest for Items {
                 }
             }
         };
-        Ok(Lodging { face: ViewFace::new(views), round: Box::new(round) })
+        Ok(Lodging { face: ViewFace::new(views, None), round: Box::new(round) })
     }
 
     fn clients(&self) -> usize {

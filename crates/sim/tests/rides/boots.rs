@@ -8,7 +8,7 @@ use holdfast_base::ids::Index;
 use holdfast_env::Disk;
 use holdfast_env::trial::Trial;
 use holdfast_env::{Rng, SeededRng};
-use holdfast_ride::log_topic;
+use holdfast_view::items::log_topic;
 use holdfast_wire::slab::Range;
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::path::{Path, PathBuf};

@@ -66,7 +66,7 @@ fn the_horizon_comes_up_to_a_ride_and_passes_it_a_while_after_its_end() {
     assert!(moved.horizon.0 == end && moved.index.0 > end, "{moved:?}");
     // It never goes back, and an entry for nothing is not written: each asked for wrote one.
     let next = |world: &World| {
-        world.node.log.info(&holdfast_ride::log_topic(TOPIC).unwrap()).unwrap().next
+        world.node.log.info(&holdfast_view::items::log_topic(TOPIC).unwrap()).unwrap().next
     };
     let before = next(&world);
     for index in [0, 3, end] {
@@ -100,7 +100,7 @@ fn a_hold_that_has_run_out_stays_so_whoever_asks() {
     let mut asks = world.connect();
     let mut model = Model::default();
     (0..3).for_each(|_| change(&mut asks, &mut model, &below));
-    let topic = holdfast_ride::log_topic(TOPIC).unwrap();
+    let topic = holdfast_view::items::log_topic(TOPIC).unwrap();
     let (id, end) = (world.node.id, Index(last(&model)));
     let at = Index(end.0 - 1);
     let held: Held = BTreeMap::from([(id, vec![at])]);
@@ -122,7 +122,7 @@ fn a_trim_stops_at_a_hold_until_that_has_run_out() {
     change(&mut asks, &mut model, &below);
     let (_, meta, _) = asks.now(wire::OP_RIDE_BEGIN, &all_of(disk_view()), &[]);
     let at = msg::Boarded::from_bytes(&meta).unwrap().index;
-    let topic = holdfast_ride::log_topic(TOPIC).unwrap();
+    let topic = holdfast_view::items::log_topic(TOPIC).unwrap();
     let held: Held = BTreeMap::from([(world.node.id, world.node.holds.of(&topic, 0))]);
     assert_eq!(held[&world.node.id], [at]);
     let (mut held_for, mut ran_out_at) = (0, None);

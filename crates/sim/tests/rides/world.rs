@@ -80,7 +80,7 @@ impl World {
         let views = Views::new(&node, "/data/views".as_ref(), Settings::of(heads), &Budget::new(0));
         views.open_all().unwrap();
         let native = Native::new(node.clone(), Budget::new(1 << 30), false);
-        let native = Arc::new(native.with(ViewFace::new(views.clone())));
+        let native = Arc::new(native.with(ViewFace::new(views.clone(), None)));
         World { disk, seed, node, native, time, views, connections: 0 }
     }
 

@@ -73,7 +73,7 @@ impl World {
         let native = Native::new(node.clone(), Budget::new(1 << 30), true).with_audit(audit);
         let native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         let views = Views::new(&node, "/data/views".as_ref(), Settings::of(1), &Budget::new(0));
-        let native = native.with(ViewFace::new(views.clone()));
+        let native = native.with(ViewFace::new(views.clone(), None));
         let two = Allowance { connections: 2, ..Allowance::default() };
         let native = native.with_limits_of(&Clients::new(two, Allowance::default()));
         World { node, views, native: Arc::new(native), calendar, connections: AtomicU64::new(1) }

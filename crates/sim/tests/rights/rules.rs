@@ -319,6 +319,7 @@ pub fn of_admin() -> Vec<(u16, Vec<u8>, bool)> {
         (wire::OP_CLUSTER, Vec::new(), false),
         (wire::OP_HELD, Vec::new(), false),
         (wire::OP_SLOWED, Vec::new(), false),
+        (wire::OP_LOG_HOST, Vec::new(), false),
         (wire::OP_TOKENS, Vec::new(), false),
         (wire::OP_ORDER, order.to_bytes(), true),
         (wire::OP_TOKEN_CREATE, new.to_bytes(), true),

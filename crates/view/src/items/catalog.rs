@@ -16,7 +16,7 @@ pub fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine)
 }
 
-/// In front of the topics' names in the log.
+/// In front of the names of topics of items in the log.
 const FAMILY: &str = "view/";
 
 /// The name in the log of a topic of items.
