@@ -2,6 +2,7 @@
 //! ports and a directory of its own, killed with whoever started them. The jars come from Maven
 //! (`make tools`); where they or Java are missing, that is said and nothing starts.
 #![forbid(unsafe_code)]
+#![expect(clippy::disallowed_methods, reason = "for tests and measurements alone, of real brokers")]
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -78,7 +78,7 @@ events! {
         "Ask `holdfast doctor`, which names what is damaged; if nothing is, report it, with the request's number.";
     LogClientReplaced = "log.client-replaced", WARN,
         "Appends to the log's brokers failed, and the client library that sends them was replaced. What was under way was answered as unknown, and is asked again by whoever asked.",
-        "Nothing, if brokers were away. Else read the sentence, and `log doctor`.";
+        "Nothing, if brokers were away. Else read the sentence: it says what to check.";
     Finding = "node.finding", WARN,
         "Something that `holdfast doctor` lists from now on.",
         "Ask `holdfast doctor`.";

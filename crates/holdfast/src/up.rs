@@ -20,7 +20,6 @@ use holdfast_env::{
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
-use holdfast_log::SharedLog;
 use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, LogEngine, Machine, Node, NodeConfig};
 use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_server::Native;
@@ -86,12 +85,7 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
         .map_err(|e| with_a_way_out(e, data, config))?;
     events::name_node(node.id.0);
     if let Some(credentials) = &credentials {
-        credentials.ask_node(&node);
-        if credentials.name().is_none() {
-            node.report_finding(
-                "the node's certificate names no node (`holdfast cert check` says why): it serves clients, and no other node can join".to_owned(),
-            );
-        }
+        ask_whom_it_believes(credentials, &node);
     }
     tell_of_start(&node);
     let files = Arc::new(FileFace::new(node.clone(), region));
@@ -161,6 +155,16 @@ fn memory_tier(config: &Config) -> Result<Option<Arc<Region>>> {
         region.populate()?;
     }
     Ok(Some(region))
+}
+
+/// From now on the node knows which certificates are whose.
+fn ask_whom_it_believes(credentials: &NodeCredentials, node: &Arc<Node>) {
+    credentials.ask_node(node);
+    if credentials.name().is_none() {
+        node.report_finding(
+            "the node's certificate names no node (`holdfast cert check` says why): it serves clients, and no other node can join".to_owned(),
+        );
+    }
 }
 
 /// What the start has found that somebody should look at.
@@ -300,6 +304,7 @@ pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
 #[cfg(feature = "kafka")]
 fn engine(config: &Config, drawn: bool) -> Result<LogEngine> {
     use holdfast_kafka::{Expected, KafkaLog, Options};
+    use holdfast_log::SharedLog;
 
     if config.log.is_empty() {
         return Ok(LogEngine::Embedded);

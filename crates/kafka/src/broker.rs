@@ -175,7 +175,7 @@ impl Broker {
         }
         let begun = Instant::now();
         loop {
-            match self.is_there(name).and_then(|there| Ok(there && self.ends_of(name).is_ok())) {
+            match self.is_there(name).map(|there| there && self.ends_of(name).is_ok()) {
                 Ok(true) => return Ok(()),
                 Err(e) if e.kind != Kind::Retry => return Err(e),
                 _ if begun.elapsed() > KNOWN => {

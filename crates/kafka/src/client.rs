@@ -179,7 +179,7 @@ impl Clients {
             }
             Some(Code::MessageSizeTooLarge) => Error::invalid(format!(
                 "{doing}: an entry is larger than the broker takes: set the topic's \
-                 `max.message.bytes`, see `log doctor`"
+                 `max.message.bytes` to more"
             )),
             Some(
                 Code::TopicAuthorizationFailed

@@ -5,6 +5,7 @@ use super::ahead::topics_behind;
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
 use super::lost_log;
+use super::open_log::{LogEngine, OpenLog};
 use super::own_stores::{self, Before, Had, Place};
 use super::reached::{Older, Reached};
 use super::registry::Registry;
@@ -15,24 +16,21 @@ use super::views::{Views, wait_for};
 use super::{
     Keeper, KeeperOptions, Leader, LogKeeper, Machine, Node, OwnStore, Stores, Workers, own_request,
 };
-use holdfast_base::codec::Decode;
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::Done;
-use holdfast_cluster::topics::{AUDIT_TOPIC, folded_by};
 use holdfast_cluster::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
 };
 use holdfast_env::disk::{Lock, ReplaceSites, create_dir_durable, read_file, replace_file};
-use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
 use holdfast_env::{Disk, planted};
-use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, RemoteLog, SharedLog};
+use holdfast_log::{LogOptions, Mode};
 use holdfast_view::{Context, Fold, FoldOptions, SnapshotStore, View};
-use holdfast_wire::peer::{self, Sender, Welcome};
+use holdfast_wire::peer::Sender;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,14 +39,6 @@ use std::sync::{Arc, Mutex};
 /// The file that says what a directory is, in words that `cat` shows.
 const MARK: &str = "HOLDFAST";
 const MARK_SITES: ReplaceSites = ReplaceSites { data: "node.mark-data", name: "node.mark-name" };
-
-/// Between two attempts to reach a cluster that is to be joined.
-const JOIN_PAUSE_MS: u64 = 500;
-/// Attempts of a node that was never part of a cluster: more likely than a cluster that is away is
-/// an address that is wrong. One that was part of it waits for as long as it takes.
-const JOIN_ATTEMPTS: u32 = 10;
-/// Answers about the cluster and its log.
-const HELLO_MS: u32 = 3000;
 
 /// What a node is made of.
 #[derive(Clone, Debug)]
@@ -94,49 +84,6 @@ pub struct NodeConfig {
     pub engine: LogEngine,
     /// Told in a sentence what opening waits for.
     pub tell: fn(&str),
-}
-
-/// How an engine shows what lies in the embedded log.
-type Shown = dyn Fn(Arc<EmbeddedLog>) -> Arc<dyn Log> + Send + Sync;
-
-/// How the log that is no node's is opened: by the number of the cluster that a node belongs to, if it
-/// has one, and the one that a new cluster gets.
-type OpenShared = dyn Fn(Option<u64>, u64) -> Result<Arc<dyn SharedLog>> + Send + Sync;
-
-/// Which engine keeps the log.
-#[derive(Clone, Default)]
-pub enum LogEngine {
-    /// One node of the cluster, in its data directory.
-    #[default]
-    Embedded,
-    /// The same, shown by an engine that promises no more than every engine does: for simulations.
-    Showing(Arc<Shown>),
-    /// Brokers, for all nodes.
-    Shared(Arc<OpenShared>),
-}
-
-impl LogEngine {
-    pub fn showing(
-        shown: impl Fn(Arc<EmbeddedLog>) -> Arc<dyn Log> + Send + Sync + 'static,
-    ) -> LogEngine {
-        LogEngine::Showing(Arc::new(shown))
-    }
-
-    pub fn shared(
-        open: impl Fn(Option<u64>, u64) -> Result<Arc<dyn SharedLog>> + Send + Sync + 'static,
-    ) -> LogEngine {
-        LogEngine::Shared(Arc::new(open))
-    }
-}
-
-impl std::fmt::Debug for LogEngine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            LogEngine::Embedded => "the embedded log",
-            LogEngine::Showing(_) => "one over the embedded log",
-            LogEngine::Shared(_) => "brokers",
-        })
-    }
 }
 
 impl NodeConfig {
@@ -222,11 +169,6 @@ impl Node {
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
-        let kept = match log.kept {
-            Kept::Here(hosted) => LogKeeper::Here(hosted),
-            Kept::Node { log, host, .. } => LogKeeper::Node { log, host },
-            Kept::Shared(shared) => LogKeeper::Shared(shared),
-        };
         let retained = Retained::load(&*machine.disk, data, &mut findings).map_err(doing)?;
         let node = Arc::new(Node {
             id: identity.node,
@@ -234,7 +176,7 @@ impl Node {
             machine,
             stores,
             log: log.log,
-            kept,
+            kept: log.kept,
             address: config.address.clone(),
             namespace,
             cluster,
@@ -309,163 +251,6 @@ impl Node {
     }
 }
 
-/// The log of a node that is being opened.
-struct OpenLog {
-    log: Arc<dyn Log>,
-    kept: Kept,
-}
-
-/// Who keeps it.
-enum Kept {
-    Here(Arc<EmbeddedLog>),
-    /// The node at `host`, of this cluster.
-    Node {
-        log: Arc<RemoteLog>,
-        host: String,
-        cluster: u64,
-    },
-    Shared(Arc<dyn SharedLog>),
-}
-
-impl OpenLog {
-    fn of(
-        machine: &Machine,
-        config: &NodeConfig,
-        identity: Option<Identity>,
-        findings: &mut Vec<String>,
-    ) -> Result<OpenLog> {
-        if let LogEngine::Shared(open) = &config.engine {
-            let new = machine.rng.next_u64().max(1);
-            let known = identity.map(|known| known.cluster);
-            let shared = patiently(machine, config.tell, known.is_some(), || open(known, new))?;
-            return Ok(OpenLog { log: shared.clone(), kept: Kept::Shared(shared) });
-        }
-        let Some(address) = &config.join else {
-            assert!(config.keeps_chunks, "who keeps the log keeps chunks");
-            lost_log::check(&*machine.disk, &config.data, identity)?;
-            return OpenLog::embedded(machine, config, findings);
-        };
-        OpenLog::remote(machine, address, identity, config.tell)
-    }
-
-    fn embedded(
-        machine: &Machine,
-        config: &NodeConfig,
-        findings: &mut Vec<String>,
-    ) -> Result<OpenLog> {
-        let hosted = open_log(machine, config, findings)?;
-        let log: Arc<dyn Log> = match &config.engine {
-            LogEngine::Showing(shown) => shown(hosted.clone()),
-            _ => hosted.clone(),
-        };
-        Ok(OpenLog { log, kept: Kept::Here(hosted) })
-    }
-
-    /// Asks at `address` where the log is, until there is an answer.
-    fn remote(
-        machine: &Machine,
-        address: &str,
-        identity: Option<Identity>,
-        tell: fn(&str),
-    ) -> Result<OpenLog> {
-        let answered = patiently(machine, tell, identity.is_some(), || hello(machine, address));
-        let welcome = answered.map_err(|e| match e.kind {
-            Kind::Retry => e.context(format_args!(
-                "join the cluster at `{address}`: nobody answers there: check the address, or start \
-                 that node first"
-            )),
-            _ => e,
-        })?;
-        if welcome.data_format != DATA_FORMAT_VERSION {
-            return Err(Error::unsupported(format!(
-                "join the cluster at `{address}`: its data have format {}, this build writes \
-                 {DATA_FORMAT_VERSION}: use matching builds",
-                welcome.data_format
-            )));
-        }
-        if let Some(own) = identity.filter(|own| own.cluster != welcome.cluster) {
-            return Err(Error::invalid(format!(
-                "join the cluster at `{address}`: it is `{:016x}`, this directory belongs to \
-                 `{:016x}`: check the address, or choose an empty directory",
-                welcome.cluster, own.cluster
-            )));
-        }
-        if welcome.log_host.contains("://") {
-            return Err(Error::invalid(format!(
-                "join the cluster at `{address}`: brokers keep its log: start with `--log {0}`, or set `log = \"{0}\"`",
-                welcome.log_host
-            )));
-        }
-        let node = identity.map_or(NodeId(0), |own| own.node);
-        let sender = Sender { cluster: welcome.cluster, node, incarnation: Index(0) };
-        let remote = RemoteLog::new(machine.peers.clone(), &welcome.log_host, sender);
-        let remote = Arc::new(remote);
-        let (host, cluster) = (welcome.log_host, welcome.cluster);
-        Ok(OpenLog { log: remote.clone(), kept: Kept::Node { log: remote, host, cluster } })
-    }
-
-    fn hosted(&self) -> Option<&Arc<EmbeddedLog>> {
-        match &self.kept {
-            Kept::Here(log) => Some(log),
-            _ => None,
-        }
-    }
-
-    /// Whom a node asks that opens a view, in the name of the node that it is; nobody where the log is here,
-    /// for that has all of it.
-    fn lender<'a>(&'a self, config: &'a NodeConfig) -> Option<(Option<&'a str>, u64)> {
-        match &self.kept {
-            Kept::Here(_) => None,
-            Kept::Node { host, cluster, .. } => Some((Some(host), *cluster)),
-            Kept::Shared(shared) => Some((config.join.as_deref(), shared.id())),
-        }
-    }
-
-    fn pump(&self) {
-        if let Some(log) = self.hosted() {
-            // Does nothing where threads do it.
-            while log.pump() {}
-        }
-    }
-}
-
-/// Asks until there is an answer: for as long as it takes in the name of a node that was part of the
-/// cluster.
-fn patiently<T>(
-    machine: &Machine,
-    tell: fn(&str),
-    was_there: bool,
-    ask: impl Fn() -> Result<T>,
-) -> Result<T> {
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        match ask() {
-            Err(e) if e.kind == Kind::Retry && (was_there || attempts < JOIN_ATTEMPTS) => {
-                if attempts == 1 {
-                    tell(&format!("waits for the cluster: {e}"));
-                }
-                let peers = &*machine.peers;
-                let pause = |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
-                wait_for(peers, &|| {}, pause)?;
-            }
-            answered => return answered,
-        }
-    }
-}
-
-fn hello(machine: &Machine, address: &str) -> Result<Welcome> {
-    let request = PeerRequest {
-        opcode: peer::OP_PEER_HELLO,
-        meta: Vec::new(),
-        body: None,
-        deadline_ms: HELLO_MS,
-    };
-    let peers = &*machine.peers;
-    let reply = wait_for(peers, &|| {}, |done| peers.call(address, request, done))?;
-    Ok(Welcome::from_bytes(&reply.meta)?)
-}
-
 /// The steps by which a process becomes a node.
 struct Joining<'a> {
     machine: &'a Machine,
@@ -520,14 +305,11 @@ impl Joining<'_> {
             return Ok(known);
         }
         let rng = &self.machine.rng;
-        let cluster = match &self.log.kept {
-            Kept::Node { cluster, .. } => *cluster,
-            kept => {
+        let cluster = match (&self.log.kept, self.log.cluster) {
+            (LogKeeper::Node { .. }, Some(cluster)) => cluster,
+            (_, known) => {
                 // All who begin on the same brokers at once mean the same cluster.
-                let id = match kept {
-                    Kept::Shared(shared) => shared.id(),
-                    _ => rng.next_u64().max(1),
-                };
+                let id = known.unwrap_or_else(|| rng.next_u64().max(1));
                 let ClusterOutcome::Founded { id } =
                     self.propose(&ClusterCommand::FoundCluster { id })?
                 else {
@@ -599,7 +381,7 @@ impl Joining<'_> {
             }
         };
         let sender = Sender { cluster: identity.cluster, node, incarnation };
-        if let Kept::Node { log, .. } = &self.log.kept {
+        if let LogKeeper::Node { log, .. } = &self.log.kept {
             log.set_sender(sender);
         }
         Ok(sender)
@@ -690,55 +472,6 @@ fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Lock>> {
     }
     replace_file(disk, &mark, ours.as_bytes(), MARK_SITES)?;
     Ok(lock)
-}
-
-fn open_log(
-    machine: &Machine,
-    config: &NodeConfig,
-    findings: &mut Vec<String>,
-) -> Result<Arc<EmbeddedLog>> {
-    let drive = if config.commit_threads == 0 { Drive::Pump } else { Drive::Threads };
-    let options = LogOptions {
-        drive,
-        segment_bytes: config.segment_bytes,
-        needed: Some(|topic| folded_by(topic).is_some() || topic == AUDIT_TOPIC),
-        ..LogOptions::default()
-    };
-    // Asked where a topic is damaged: a snapshot may make up for it.
-    let covered = |topic: &str| {
-        folded_by(topic)?;
-        let newest = snapshot_store(machine, &config.data, topic).newest();
-        newest.ok().filter(|last| last.0 > 0)
-    };
-    let directory = config.data.join("log");
-    let disk = machine.disk.clone();
-    let log = EmbeddedLog::open_covered(disk, &directory, options, &covered)?;
-    for passed in log.passed_over() {
-        findings.push(format!(
-            "topic `{}` was damaged in `{}` at offset {}: entries {} to {} cannot be read; a \
-             verified snapshot contains them, nothing behind them is lost, and the damaged bytes \
-             are kept in `{}`",
-            passed.topic,
-            passed.segment.display(),
-            passed.offset,
-            passed.first,
-            passed.next.0 - 1,
-            passed.kept.display()
-        ));
-    }
-    for (_, why) in log.refused().into_iter().filter(|(topic, _)| folded_by(topic).is_none()) {
-        // One that a view folds, the view speaks of.
-        findings.push(format!("{why}; until then nobody reads it or appends to it"));
-    }
-    for cut in log.recovered() {
-        findings.push(format!(
-            "topic `{}` ended within a write: {} torn bytes are kept in `{}`",
-            cut.topic,
-            cut.bytes,
-            cut.kept.display()
-        ));
-    }
-    Ok(Arc::new(log))
 }
 
 pub(super) fn snapshot_store(machine: &Machine, data: &Path, view: &str) -> SnapshotStore {
