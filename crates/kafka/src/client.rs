@@ -48,7 +48,7 @@ impl Options {
         if let Some(place) = brokers.split(',').find(|place| !is_place(place)) {
             return Err(wrong(&format!("`{place}` is no broker's HOST:PORT")));
         }
-        check_prefix(prefix)?;
+        check_prefix(prefix).map_err(|e| e.context(format_args!("keep the log at `{address}`")))?;
         if let Some(name) = settings.keys().find(|name| OURS.contains(&name.as_str())) {
             return Err(wrong(&format!("`{name}` in `log_client` is not yours to set")));
         }
