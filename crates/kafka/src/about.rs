@@ -38,7 +38,10 @@ pub fn find(clients: &Clients, expected: Expected) -> Result<u64> {
     let broker = Broker::new(clients.clone(), 0)?;
     let name = name_of(prefix);
     let place = Place { topic: name.clone(), name: name.clone(), base: 0 };
-    let there = broker.is_there(&name)?;
+    let there = match expected {
+        Expected::This(_) => !broker.is_gone(&name)?,
+        Expected::Any(_) => broker.is_there(&name)?,
+    };
     let first = |broker: &Broker| -> Result<Option<u64>> {
         let (low, _) = broker.ends_of(&name)?;
         let found = broker.records(&place, low, |text| log_of(text).is_some())?;

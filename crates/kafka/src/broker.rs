@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// How long a topic may take to be known to all brokers once it was made.
 const KNOWN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
+/// Between two attempts, and how many say that a topic is gone.
+const AGAIN: Duration = Duration::from_millis(300);
+const GONE: u32 = 10;
 
 /// A topic of the log at the brokers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,16 +150,43 @@ impl Broker {
         Ok(entries.map(|entry| (entry.name, entry.value.unwrap_or_default())).collect())
     }
 
+    /// Whether no broker has the topic: one that has just started does not know all of them, so it is asked
+    /// for more than once.
+    pub fn is_gone(&self, name: &str) -> Result<bool> {
+        for _ in 0..GONE {
+            if self.is_there(name)? {
+                return Ok(false);
+            }
+            std::thread::sleep(AGAIN);
+        }
+        Ok(true)
+    }
+
     /// Makes the topic if it is not there, with settings that keep it; refuses one whose settings do not.
+    /// Waits for brokers that are starting.
     pub fn make(&self, name: &str) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            match self.make_now(name) {
+                Err(e) if e.kind == Kind::Retry && begun.elapsed() < KNOWN => {
+                    std::thread::sleep(AGAIN);
+                }
+                made => return made,
+            }
+        }
+    }
+
+    fn make_now(&self, name: &str) -> Result<()> {
         if self.is_there(name)? {
             return Ok(());
         }
         let doing = format!("make topic `{name}`");
-        let brokers = {
+        let known = {
             let all = self.consumer.held().fetch_metadata(Some(name), ANSWER);
             all.map_err(|e| self.clients.error(&doing, &e))?.brokers().len()
         };
+        // Those that are named belong to it, also while they are starting.
+        let brokers = known.max(self.clients.options.brokers.split(',').count());
         let settings = safety::settings(brokers, ENTRY_BYTES_MAX);
         let copies = TopicReplication::Fixed(safety::replicas(brokers) as i32);
         let made = settings
@@ -173,25 +203,24 @@ impl Broker {
                 return Err(Error::retry(format!("{doing}: the brokers do not answer: ask again")));
             }
         }
-        let begun = Instant::now();
-        loop {
-            match self.is_there(name).map(|there| there && self.ends_of(name).is_ok()) {
-                Ok(true) => return Ok(()),
-                Err(e) if e.kind != Kind::Retry => return Err(e),
-                _ if begun.elapsed() > KNOWN => {
-                    return Err(Error::retry(format!(
-                        "{doing}: it was made, and the brokers do not serve it yet: ask again"
-                    )));
-                }
-                _ => std::thread::sleep(LOOK),
-            }
+        match self.is_there(name)? && self.ends_of(name).is_ok() {
+            true => Ok(()),
+            false => Err(Error::retry(format!(
+                "{doing}: it was made, and the brokers do not serve it yet: ask again"
+            ))),
         }
     }
 
     /// The first offset that there is, and the one behind the last.
     pub fn ends_of(&self, name: &str) -> Result<(i64, i64)> {
         let answer = self.consumer.held().fetch_watermarks(name, 0, ANSWER);
-        answer.map_err(|e| self.clients.error(format_args!("ask how far topic `{name}` goes"), &e))
+        answer.map_err(|e| self.of_known(format_args!("ask how far topic `{name}` goes"), &e))
+    }
+
+    /// An error about a topic that was there: while brokers fail over, some do not know it.
+    fn of_known(&self, doing: impl std::fmt::Display, e: &KafkaError) -> Error {
+        let e = self.clients.error(doing, e);
+        if e.kind == Kind::NotFound { Error::retry(e.message) } else { e }
     }
 
     /// What lies from `from` on, entries or not, until `enough` of what was found so far, or the end as
@@ -232,7 +261,7 @@ impl Broker {
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => break Ok(()),
                 // What concerns no topic is tried again by the client itself.
-                Some(Err(e)) if !is_passing(&e) => break Err(self.clients.error(doing(), &e)),
+                Some(Err(e)) if !is_passing(&e) => break Err(self.of_known(doing(), &e)),
                 _ if begun.elapsed() > ANSWER => {
                     let e = KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut);
                     break Err(self.clients.error(doing(), &e));

@@ -265,9 +265,9 @@ impl Topics {
             let Ok(name) = record::name_of(&self.broker.clients.options.prefix, &topic) else {
                 continue;
             };
-            let why = match self.broker.is_there(&name) {
-                Ok(true) => None,
-                Ok(false) => Some(Error::corrupt(format!(
+            let why = match self.broker.is_gone(&name) {
+                Ok(false) => None,
+                Ok(true) => Some(Error::corrupt(format!(
                     "append to topic `{topic}`: the brokers have it no more: bring it back"
                 ))),
                 Err(e) if e.kind == Kind::Retry => continue,

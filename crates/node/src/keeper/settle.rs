@@ -139,10 +139,7 @@ impl Keeper {
     }
 
     fn is_lost(&self, info: &ChunkInfo, known: &Chunk) -> bool {
-        let kept = match info.generation < known.generation {
-            true => planted!("node.lost-generation-kept"),
-            false => planted!("node.lost-source-kept"),
-        };
+        let kept = info.generation < known.generation && planted!("node.lost-generation-kept");
         known.replicas.len() > 1 && !kept
     }
 
