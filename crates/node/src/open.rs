@@ -5,7 +5,7 @@ use super::ahead::topics_behind;
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
 use super::lost_log;
-use super::open_log::{LogEngine, OpenLog};
+use super::open_log::{LogEngine, OpenLog, patiently};
 use super::own_stores::{self, Before, Had, Place};
 use super::reached::{Older, Reached};
 use super::registry::Registry;
@@ -550,7 +550,11 @@ fn fold<V: View>(
     config: &NodeConfig,
     topic: &str,
 ) -> Result<(Fold<V>, bool)> {
-    log.log.create(topic)?;
+    match log.hosted() {
+        Some(log) => log.create(topic)?,
+        // Brokers may be starting.
+        None => patiently(machine, config.tell, own.0 != 0, || log.log.create(topic))?,
+    }
     let (snapshots, context) = (snapshot_store(machine, &config.data, topic), Context::of(topic));
     let taken_over = match log.lender(config) {
         None => false,

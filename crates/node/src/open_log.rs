@@ -182,7 +182,7 @@ impl OpenLog {
 
 /// Asks until there is an answer: for as long as it takes in the name of a node that was part of the
 /// cluster.
-fn patiently<T>(
+pub(super) fn patiently<T>(
     machine: &Machine,
     tell: fn(&str),
     was_there: bool,
