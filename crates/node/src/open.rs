@@ -551,7 +551,7 @@ fn fold<V: View>(
     topic: &str,
 ) -> Result<(Fold<V>, bool)> {
     match log.hosted() {
-        Some(log) => log.create(topic)?,
+        Some(_) => log.log.create(topic)?,
         // Brokers may be starting.
         None => patiently(machine, config.tell, own.0 != 0, || log.log.create(topic))?,
     }
