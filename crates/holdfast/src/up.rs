@@ -327,7 +327,7 @@ fn engine(config: &Config, drawn: bool) -> Result<LogEngine> {
 /// As the settings say it, which ask for what this build has not.
 #[cfg(not(feature = "kafka"))]
 fn engine(config: &Config, _: bool) -> Result<LogEngine> {
-    match config.log.is_empty() {
+    match config.log.is_empty() && config.log_client.is_empty() {
         true => Ok(LogEngine::Embedded),
         false => Err(Error::unsupported(format!(
             "keep the log at `{}`: this build knows no brokers: build it with the feature `kafka`",
