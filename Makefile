@@ -41,7 +41,7 @@ test: ## everything that must hold before a change is merged
 	@echo "== test: all steps passed"
 
 tools: ## install what the other steps need and this machine lacks
-	@echo "== tools: linker, rustfmt, clippy, valgrind"
+	@echo "== tools: compilers, rustfmt, clippy, valgrind, what is tested with"
 	@.ci/tools
 
 format: ## check the formatting
