@@ -19,7 +19,7 @@ fn with(guest: guests::Make, seed: u64) -> Report {
 /// it put there was acknowledged and gone.
 #[test]
 fn what_a_slow_writer_puts_is_in_a_chunk_that_is_there() {
-    assert_eq!(with_blobs(19).violations, Vec::<String>::new());
+    assert_eq!(with_blobs(52).violations, Vec::<String>::new());
 }
 
 #[test]

@@ -320,6 +320,29 @@ impl Client {
     }
 }
 
+/// A token that had been revoked was there once more: the log showed the entry again that had made it.
+#[test]
+fn what_a_node_commands_itself_is_done_once_however_often_the_log_shows_it() {
+    let w = World::new("own", 1);
+    for (node, fold) in w.folds.iter().enumerate() {
+        fold.number_as(NodeId(node as u32 + 1), Index(1));
+    }
+    let commands = |node: usize| {
+        w.wait(|done| w.folds[node].propose(request(SessionId(0), 0, 7), done)).unwrap()
+    };
+    let entries = [commands(1), commands(0), commands(1)];
+    assert_eq!(entries[2].1, 3u64.to_le_bytes());
+    for (index, _) in entries {
+        let (_, entry) = w.log.read(T, index, 1, 1, Scope::Written).unwrap().remove(0);
+        w.wait(|done| w.log.append(T, vec![entry], Mode::Synced, done)).unwrap();
+    }
+    w.quiet();
+    for fold in &w.folds {
+        assert_eq!(fold.read(|view, _| view.0[&7]), Ok(3));
+    }
+    assert_eq!(commands(2).1, 4u64.to_le_bytes());
+}
+
 #[test]
 fn proposers_on_every_node_get_each_result_once_and_all_views_agree() {
     for seed in 0..6 {
