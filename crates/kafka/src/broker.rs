@@ -42,9 +42,10 @@ impl Place {
         Index(self.base + offset as u64 + 1)
     }
 
-    /// Where the entry of this index lies; in front of the first for all that lie before.
+    /// Where the entry of this index lies: at the first offset for all that lie before, at the last that
+    /// there can be for those that no topic reaches, whatever a client asks for.
     pub fn offset(&self, index: Index) -> i64 {
-        index.0.saturating_sub(self.base + 1) as i64
+        i64::try_from(index.0.saturating_sub(self.base + 1)).unwrap_or(i64::MAX)
     }
 }
 
@@ -367,4 +368,25 @@ pub fn is_passing(e: &KafkaError) -> bool {
                 | Code::NetworkException
         )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that read from the largest index ended the node: its offset was none.
+    #[test]
+    fn every_index_has_an_offset_that_a_reader_can_be_placed_at() {
+        for base in [0, 40, 1 << 40] {
+            let place = Place { topic: "t".to_owned(), name: "p.t".to_owned(), base };
+            for offset in [0, 1, 1000, 1 << 50] {
+                assert_eq!(place.offset(place.index(offset)), offset);
+            }
+            for index in [0, base, base + 1, 1 << 63, (1 << 63) + 7, u64::MAX] {
+                let offset = place.offset(Index(index));
+                assert!(offset >= 0, "{index}: {offset}");
+                assert_eq!(one_partition("p.t", offset).count(), 1);
+            }
+        }
+    }
 }
