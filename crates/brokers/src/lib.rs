@@ -173,10 +173,25 @@ impl Brokers {
         }
     }
 
-    /// Starts a killed one again, on what it has, and waits until it serves.
+    /// Starts a killed one again, on what it has, and waits until it has all that the others have: killed
+    /// before, another one would take the second of two copies with it, and brokers take no writes then.
     pub fn restart(&mut self, id: usize) {
         self.launch(id);
         self.wait_for(id);
+        let begun = Instant::now();
+        while !self.are_in_sync() {
+            assert!(begun.elapsed() < START, "the brokers do not get in sync");
+        }
+    }
+
+    /// Whether each topic has all its copies; each question starts a JVM.
+    fn are_in_sync(&self) -> bool {
+        let told = java("org.apache.kafka.tools.TopicCommand")
+            .args(["--bootstrap-server", &self.addresses])
+            .args(["--describe", "--under-replicated-partitions"])
+            .output()
+            .expect("run Kafka's tool for topics");
+        told.status.success() && told.stdout.is_empty()
     }
 
     /// Stops a broker where it is, and lets it go on.

@@ -147,6 +147,14 @@ impl Broker {
         let Some(Ok(resource)) = answers.into_iter().next() else {
             return Err(Error::retry(format!("{doing}: the brokers do not say: ask again")));
         };
+        // An error of this one resource comes as no setting at all: a broker has not heard yet of a topic
+        // that another one has just made.
+        if resource.entries.is_empty() {
+            return Err(Error::retry(format!(
+                "{doing}: the broker that was asked says none: it does not know the topic yet, or this \
+                 client has not the right to describe settings: ask again"
+            )));
+        }
         let entries = resource.entries.into_iter();
         Ok(entries.map(|entry| (entry.name, entry.value.unwrap_or_default())).collect())
     }
@@ -373,6 +381,22 @@ pub fn is_passing(e: &KafkaError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Options;
+    use holdfast_brokers::Brokers;
+
+    /// A node that started refused a topic that another broker had just made: its settings were no settings,
+    /// and so unsafe.
+    #[test]
+    fn a_broker_that_does_not_know_a_topic_is_asked_again_and_the_topic_not_refused() {
+        let Some(brokers) = Brokers::start(1, &[]) else { return };
+        let address = format!("kafka://{}/settings", brokers.addresses());
+        let clients = Clients::new(Options::parse(&address, BTreeMap::new()).unwrap());
+        let broker = Broker::new(clients, 1).unwrap();
+        let unknown = broker.check("settings.t", (1, 1)).unwrap_err();
+        assert_eq!(unknown.kind, Kind::Retry, "{unknown}");
+        broker.make("settings.t").unwrap();
+        broker.check("settings.t", (1, 1)).unwrap();
+    }
 
     /// A client that read from the largest index ended the node: its offset was none.
     #[test]

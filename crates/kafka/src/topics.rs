@@ -94,7 +94,9 @@ impl Topics {
         }
         let name = record::name_of(&self.broker.clients.options.prefix, topic)?;
         self.broker.make(&name)?;
-        self.place(topic).map(drop)
+        // Not asked again whether it is there: another broker may not have heard of it yet.
+        self.found(topic, self.broker.place(topic)?);
+        Ok(())
     }
 
     /// Why nothing is appended to a topic.

@@ -372,11 +372,17 @@ fn a_pipe_in_the_place_of_a_file_is_told_and_nothing_waits_for_it() {
         fs::remove_file(real.with_file_name(name)).unwrap();
     }
 
-    // In the place of each file that is there, but for those that a person writes.
+    // In the place of each file that is there, but for those that a person writes. Which there are differs
+    // by what the node came to in its short life, so it is asked of each: nothing is lost with a lock, with
+    // what was reached last, or with space that is kept in reserve.
     let mut all = Vec::new();
     files(&data, &mut all);
+    let holds_nothing = |path: &Path, name: &str| {
+        ["LOCK", "REACHED"].contains(&name)
+            || name.starts_with("spare-")
+            || path.parent().is_some_and(|parent| parent.ends_with("log/reserve"))
+    };
     let kept = scratch.path("kept");
-    let mut told = 0;
     for path in &all {
         let name = path.file_name().unwrap().to_str().unwrap();
         if ["holdfast.toml", "secret", "http-token"].contains(&name) {
@@ -386,10 +392,11 @@ fn a_pipe_in_the_place_of_a_file_is_told_and_nothing_waits_for_it() {
         make_pipe(path);
         let done = bounded(&["doctor", "--data"]);
         let named = String::from_utf8(done.out).unwrap() + &done.err;
-        told += u32::from(done.code == Some(1) && named.contains(name));
+        if !holds_nothing(path, name) {
+            assert!(done.code == Some(1) && named.contains(name), "{name}: {:?} {named}", done.code);
+        }
         fs::remove_file(path).unwrap();
         fs::rename(&kept, path).unwrap();
     }
-    assert!(told >= 8, "{told} of {} were told by name", all.len());
     assert!(doctor(&data).ok().ends_with("is well\n"));
 }

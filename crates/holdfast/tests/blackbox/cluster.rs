@@ -72,8 +72,8 @@ impl Dev {
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
-        assert!(line.contains("ready"), "{line}");
-        let told = Told::by(child.stderr.take().unwrap());
+        let mut told = Told::by(child.stderr.take().unwrap());
+        assert!(line.contains("ready"), "{line}{}", told.whole());
         Dev { data: data.to_owned(), port, child, told, _stdout: stdout }
     }
 
