@@ -151,6 +151,10 @@ impl SharedLog for KafkaLog {
         Ok(page)
     }
 
+    fn describe(&self, topic: &str) -> Result<Info> {
+        self.topics.broker.info(&self.topics.place(topic)?)
+    }
+
     fn trouble(&self, topic: &str) -> Option<Error> {
         let following = self.followed(topic);
         let of_reader = following.and_then(|following| {
@@ -255,7 +259,7 @@ impl Log for KafkaLog {
     fn info(&self, topic: &str) -> Result<Info> {
         let known = match self.followed(topic) {
             Some(following) => following.info(),
-            None => return self.topics.broker.info(&self.topics.place(topic)?),
+            None => return self.describe(topic),
         };
         known.ok_or_else(|| {
             Error::retry(format!(

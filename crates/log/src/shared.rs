@@ -4,7 +4,6 @@ use crate::{Done, Info, Log, Mode, Scope};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Indices, Result};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 /// A log that is no node's: each has it from whoever keeps it.
 pub trait SharedLog: Log {
@@ -26,6 +25,9 @@ pub trait SharedLog: Log {
         entries_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<(Index, Vec<u8>)>>;
+
+    /// As [`Log::info`], of this moment; waits for whoever keeps the log.
+    fn describe(&self, topic: &str) -> Result<Info>;
 
     /// Why a topic gets no entries at the moment, or takes none, if it does not.
     fn trouble(&self, topic: &str) -> Option<Error>;
@@ -83,13 +85,7 @@ impl Log for Direct {
     }
 
     fn info(&self, topic: &str) -> Result<Info> {
-        let (told, answer) = channel();
-        let done = move |info| {
-            let _ = told.send(info);
-        };
-        self.0.ask(topic, Box::new(done));
-        let lost = |_| Error::retry(format!("describe topic `{topic}`: the log was closed"));
-        answer.recv().map_err(lost)?
+        self.0.describe(topic)
     }
 
     fn ask(&self, topic: &str, done: Done<Info>) {

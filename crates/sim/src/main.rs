@@ -40,6 +40,7 @@ struct Arguments {
     guests: Vec<guests::Make>,
     usual_limits: bool,
     unruly: bool,
+    brokers: bool,
     orderly: bool,
 }
 
@@ -58,6 +59,7 @@ fn options() -> Result<Arguments, String> {
         guests: Vec::new(),
         usual_limits: false,
         unruly: false,
+        brokers: false,
         orderly: false,
     };
     let mut words = std::env::args().skip(1);
@@ -90,6 +92,7 @@ fn options() -> Result<Arguments, String> {
             "--repair" => options.repair = true,
             "--usual-limits" => options.usual_limits = true,
             "--unruly" => options.unruly = true,
+            "--brokers" => options.brokers = true,
             "--orderly" => options.orderly = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
@@ -118,6 +121,7 @@ fn schedule(options: &Arguments, seed: u64, trace: bool) -> Schedule {
         planted: options.planted.clone(),
         usual_limits: options.usual_limits,
         unruly: options.unruly || (schedule.unruly && !options.orderly),
+        brokers: options.brokers || (schedule.brokers && !options.orderly),
         work_ns,
         faults_ns,
         ..schedule

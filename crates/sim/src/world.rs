@@ -3,6 +3,7 @@
 //! was broken. `run` is one schedule; the same seed is the same schedule, event by event.
 
 mod archive;
+mod brokers;
 pub mod cell;
 mod check;
 pub mod client;
@@ -20,6 +21,7 @@ use crate::powercut::{Seen, mix};
 use crate::task::spawn;
 use crate::{Distance, SimDisk, SimDiskOptions, SimNet};
 use archive::Archive;
+use brokers::Brokers;
 use cell::{Cell, SECOND};
 use client::Client;
 use copies::Copies;
@@ -28,6 +30,7 @@ use guest::{Guest, Visitor};
 use holdfast_base::ids::NodeId;
 use holdfast_base::{Kind, Result};
 use holdfast_cluster::ClusterCommand;
+use holdfast_cluster::cluster::CONTROLLERS_MAX;
 use holdfast_env::events::{self, Event};
 use holdfast_env::trial::{Drawn, Trial};
 use holdfast_env::{HoldMutex, SeededRng};
@@ -103,6 +106,8 @@ pub const SOMETIMES: &[&str] = &[
     "an open chunk lost its tail",
     "answers to a client that was revoked were dropped",
     "answers were labelled as possibly old",
+    "brokers kept the log",
+    "no broker answered",
     "another node led",
     "the log was trimmed",
     "the power failed between a sync and its acknowledgement",
@@ -156,6 +161,8 @@ pub struct Schedule {
     pub usual_limits: bool,
     /// The log promises no more than every engine does.
     pub unruly: bool,
+    /// Brokers keep the log, and no node does.
+    pub brokers: bool,
     /// Keep a line of everything that happens.
     pub trace: bool,
     /// Print it at once.
@@ -171,7 +178,8 @@ impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
     /// a node; most have a guest, of odd numbers all, one in four has items; in one of twelve nodes have
     /// certificates; in one of four the racks are far from each other; in one of six a node keeps views
-    /// alone; in one of three the log promises no more than every engine does.
+    /// alone; in one of three the log promises no more than every engine does; in one of four brokers keep
+    /// it.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
@@ -199,6 +207,7 @@ impl Schedule {
             planted: Vec::new(),
             usual_limits: false,
             unruly: one_in(seed, 55, 3),
+            brokers: one_in(seed, 56, 4),
             trace: false,
             aloud: false,
         }
@@ -215,13 +224,14 @@ impl Schedule {
             draws_repair: true,
             // How long repair may take is judged by what copies take, not by what a log does.
             unruly: false,
+            brokers: false,
             ..Schedule::new(seed)
         }
     }
 
     pub fn calm(seed: u64) -> Schedule {
         let calm = Schedule { faults: Vec::new(), guests: Vec::new(), ..Schedule::new(seed) };
-        Schedule { far: false, views_alone: false, unruly: false, ..calm }
+        Schedule { far: false, views_alone: false, unruly: false, brokers: false, ..calm }
     }
 }
 
@@ -252,6 +262,8 @@ pub struct Shared {
     guests: Vec<Arc<dyn Guest>>,
     certificates: bool,
     unruly: bool,
+    /// Who keep the log, if no node does.
+    brokers: Option<Arc<Brokers>>,
     sites_off: Vec<String>,
     seen: Mutex<BTreeMap<&'static str, u64>>,
     violations: Mutex<Vec<String>>,
@@ -358,7 +370,7 @@ pub struct World {
     rng: SeededRng,
     cells: Vec<Arc<Cell>>,
     faults: Vec<Fault>,
-    /// The cell whose media fail; never the one with the log.
+    /// The cell whose media fail; never the one with the log, nor the only controller's.
     unlucky: usize,
     models: Arc<Vec<Mutex<Model>>>,
     archive: Archive,
@@ -383,6 +395,10 @@ impl World {
             guests: schedule.guests.iter().map(|make| make()).collect(),
             certificates: schedule.certificates,
             unruly: schedule.unruly,
+            brokers: schedule.brokers.then(|| {
+                Brokers::new(&net, mix(seed, 4), schedule.unruly)
+                    .expect("an empty simulated disk takes a log")
+            }),
             sites_off: schedule.sites_off.clone(),
             seen: Mutex::default(),
             violations: Mutex::default(),
@@ -407,6 +423,10 @@ impl World {
             rng: SeededRng::new(mix(seed, 2)),
             faults: schedule.faults.clone(),
             unlucky: match schedule.nodes {
+                // Nobody takes over from the one controller that there may ever be.
+                n if schedule.brokers && CONTROLLERS_MAX.size() > 1 => {
+                    (mix(seed, 3) % n as u64) as usize
+                }
                 1 => 0,
                 n => 1 + (mix(seed, 3) % (n as u64 - 1)) as usize,
             },
@@ -420,6 +440,7 @@ impl World {
         });
         let _ = shared.world.set(Arc::downgrade(&world));
         shared.sometimes(schedule.views_alone, "a node that keeps views alone was there");
+        shared.sometimes(schedule.brokers, "brokers kept the log");
         if schedule.far {
             world.move_apart();
         }
@@ -488,7 +509,8 @@ impl World {
     /// several hosts is promised to be on one disk alone.
     fn run_until_all_have_started(&self) {
         let patience_ns = self.net.now_ns() + STARTED_WITHIN_NS;
-        while self.shared.unruly && !self.cells.iter().all(|cell| cell.is_up()) {
+        let is_patient = self.shared.unruly || self.shared.brokers.is_some();
+        while is_patient && !self.cells.iter().all(|cell| cell.is_up()) {
             if self.shared.is_over() {
                 return;
             }
@@ -538,12 +560,13 @@ impl World {
             ..RecoverySettings::default()
         };
         let command = ClusterCommand::SetRecovery { settings };
-        if let Some(node) = self.cells[0].node() {
+        if let Some(node) = self.host() {
             let world = self.clone();
+            let keeps_answers = !self.shared.unruly && self.shared.brokers.is_none();
             let done = move |set: Result<()>| match set {
                 Ok(()) => {}
                 // A person asks again, where the log has lost it or its answer.
-                Err(e) if e.kind == Kind::Retry && world.shared.unruly => {
+                Err(e) if e.kind == Kind::Retry && !keeps_answers => {
                     let again = world.clone();
                     world.net.after_ns(SECOND, move || again.slow_recovery(rate));
                 }
@@ -574,10 +597,33 @@ impl World {
         });
     }
 
-    /// Before the log's host gives anything of it up.
+    /// The node that knows most: the log's host, or where brokers keep the log, the one that has read most of
+    /// it.
+    fn host(&self) -> Option<Arc<Node>> {
+        if self.shared.brokers.is_none() {
+            return self.cells[0].node();
+        }
+        let running = self.cells.iter().filter_map(|cell| cell.node());
+        running.max_by_key(|node| node.namespace.applied())
+    }
+
+    /// Where the log is.
+    fn address_of_log(&self) -> String {
+        match self.shared.brokers {
+            Some(_) => brokers::ADDRESS.to_owned(),
+            None => self.cells[0].address.clone(),
+        }
+    }
+
+    /// Before anybody gives anything of it up.
     fn keep_log(&self) {
-        let Some(host) = self.cells[0].node() else { return };
-        match self.archive.follow(&host) {
+        let host = self.cells[0].node();
+        let kept = match &self.shared.brokers {
+            Some(brokers) => Some(&brokers.kept),
+            None => host.as_ref().and_then(|host| host.hosted()),
+        };
+        let Some(kept) = kept else { return };
+        match self.archive.follow(kept) {
             Ok(trimmed) => self.shared.sometimes(trimmed, "the log was trimmed"),
             // The host is ending, or was trimmed before anybody's snapshots covered it.
             Err(e) if e.kind == Kind::Invalid => self.shared.violate(format!("keep the log: {e}")),
@@ -588,6 +634,7 @@ impl World {
     /// Events hold the world, and the world the events; processes hold their cells, and cells their
     /// processes: nothing of a schedule may stay for the next ones.
     fn end(&self) {
+        self.shared.brokers.iter().for_each(|brokers| brokers.end());
         self.net.clear();
         self.cells.iter().for_each(|cell| cell.forget());
     }

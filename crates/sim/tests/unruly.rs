@@ -37,6 +37,29 @@ fn nothing_is_done_twice_and_nobody_waits_for_a_gap() {
     }
 }
 
+/// No node keeps the log: any may be lost with its disk, also the first, and a new one in its place begins
+/// with the snapshot of whoever runs, for by then the log was trimmed.
+#[test]
+fn a_cluster_whose_log_is_nobodys_loses_any_node_and_nothing_else() {
+    let mut seen = BTreeSet::new();
+    for (seed, unruly) in [(42, false), (48, false), (50, false), (53, true)] {
+        let schedule = Schedule { brokers: true, unruly, ..Schedule::new(seed) };
+        let report = on_a_deep_stack(|| run(&schedule));
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        seen.extend(report.seen.into_keys());
+    }
+    for what in [
+        "a disk was erased",
+        "a node began with another node's snapshot",
+        "another node led",
+        "brokers kept the log",
+        "no broker answered",
+        "the log was trimmed",
+    ] {
+        assert!(seen.contains(what), "never: {what}");
+    }
+}
+
 /// Appended by node 1, as it comes late or twice.
 fn appears(scene: &Scene, command: ClusterCommand) -> Result<()> {
     let told = Arc::new(Mutex::new(None));

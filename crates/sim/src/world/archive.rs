@@ -7,7 +7,6 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
-use holdfast_node::Node;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,16 +27,19 @@ impl Archive {
         Ok(Archive { log: Arc::new(Gapped(Arc::new(log))) })
     }
 
-    /// Takes over what the log's host has and this has not. Whether the host has trimmed anything.
-    pub fn follow(&self, host: &Node) -> Result<bool> {
+    /// Takes over what is kept and this has not. Whether anything was trimmed.
+    pub fn follow(&self, kept: &EmbeddedLog) -> Result<bool> {
         let mut trimmed = false;
         // Gaps, too: indices are as they were.
-        let Some(hosted) = host.hosted() else { return Ok(false) };
         for topic in TOPICS {
-            trimmed |= hosted.info(topic)?.first > Index(1);
+            // Brokers have none before the first node has made it.
+            if !kept.topics().iter().any(|there| there == topic) {
+                continue;
+            }
+            trimmed |= kept.info(topic)?.first > Index(1);
             loop {
                 let next = self.log.0.info(topic)?.next;
-                let page = hosted.read(topic, next, 4096, 1 << 20, Scope::Durable)?;
+                let page = kept.read(topic, next, 4096, 1 << 20, Scope::Durable)?;
                 let Some((first, _)) = page.first() else { break };
                 if *first != next {
                     return Err(Error::bug(format!("entry {first} follows entry {next}")));

@@ -244,7 +244,7 @@ impl Cell {
         NodeConfig {
             name: self.name(),
             keeps_chunks: self.stores > 0,
-            join: (self.number != 1).then(|| address(1)),
+            join: self.join(),
             host: format!("host-{}", self.number),
             rack: format!("rack-{}", self.number % self.shared.racks),
             address: self.address.clone(),
@@ -259,9 +259,23 @@ impl Cell {
         }
     }
 
+    /// By whom a process joins: the log's host, or where brokers keep the log, whoever runs, as a person
+    /// finds out.
+    fn join(&self) -> Option<String> {
+        if self.shared.brokers.is_none() {
+            return (self.number != 1).then(|| address(1));
+        }
+        let world = self.shared.world.get().and_then(Weak::upgrade)?;
+        let others = world.cells.iter().filter(|other| other.number != self.number);
+        others.into_iter().find(|other| other.is_up()).map(|other| other.address.clone())
+    }
+
     /// Whether the log's host is about to start. Waits nest, so that it could not go on while others
     /// wait for it within its own.
     fn host_is_starting(&self) -> bool {
+        if self.shared.brokers.is_some() {
+            return false;
+        }
         let world = self.shared.world.get().and_then(Weak::upgrade);
         world.is_some_and(|world| {
             world.cells[0].number != self.number && world.cells[0].state().starting
@@ -323,8 +337,12 @@ impl Cell {
         }
     }
 
-    /// The log of a new process, if it keeps one.
+    /// The log of a new process.
     fn engine(&self, machine: &Machine) -> LogEngine {
+        if let Some(brokers) = self.shared.brokers.clone() {
+            let (at, peers) = (self.address.clone(), machine.peers.clone());
+            return LogEngine::shared(move |known, new| brokers.open(&at, &peers, (known, new)));
+        }
         if !self.shared.unruly {
             return LogEngine::default();
         }

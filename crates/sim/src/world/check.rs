@@ -59,7 +59,7 @@ impl World {
 
     /// Whether every chunk has copies on two other disks.
     pub(super) fn can_lose(&self, victim: &Arc<Cell>) -> bool {
-        let Some(host) = self.cells[0].node() else { return false };
+        let Some(host) = self.host() else { return false };
         let chunks = host.read_chunks(|view, _| {
             let kept = view.iter().filter(|chunk| chunk.state != ChunkState::Doomed);
             // What is in memory is promised to nobody.
@@ -181,7 +181,7 @@ impl World {
                 return Some(format!("a store of {} is read-only", cell.address));
             }
         }
-        let host = self.cells[0].node()?;
+        let host = self.host()?;
         let silent = host.cluster.read(|view, _| {
             let ids = locked(&self.shared.ids);
             // A node whose disk was erased is another one now, and must have been missed.
@@ -191,10 +191,11 @@ impl World {
             };
             // A number that was asked for and never used is nobody's.
             let mut used = view.nodes().filter(|(_, info)| info.incarnation != Index(0));
-            used.find(|(id, info)| info.state != expected(id)).map(|(id, _)| id)
+            let other = used.find(|(id, info)| info.state != expected(id));
+            other.map(|(id, info)| (id, info.state))
         });
-        if let Ok(Some(id)) = silent {
-            return Some(format!("node {id} does not count as what it is"));
+        if let Ok(Some((id, state))) = silent {
+            return Some(format!("node {id} does not count as what it is, but as {state:?}"));
         }
         let short = host.namespace.read(|namespace, _| {
             host.cluster.read(|view, _| repair::tasks(namespace.chunks(), view)).unwrap_or_default()
@@ -288,7 +289,7 @@ impl World {
     /// Every counted replica of a sealed chunk holds the same bytes, and no file lies about that an
     /// entry has let go.
     pub(super) fn check_replicas(&self) -> std::result::Result<(), String> {
-        let Some(host) = self.cells[0].node() else { return Ok(()) };
+        let Some(host) = self.host() else { return Ok(()) };
         self.check_leaks(&host)?;
         let chunks: Vec<Chunk> = host
             .read_chunks(|view, _| {

@@ -24,6 +24,8 @@ pub(super) struct Copies {
     /// The entry that freed what waits longest, and when which entry had been applied somewhere.
     freed: Option<Index>,
     reached: VecDeque<(Index, u64)>,
+    /// How far the node had read whose copies were looked at last.
+    looked_at: Index,
     slept_ns: u64,
 }
 
@@ -48,8 +50,13 @@ impl World {
     /// Compares what the log's host knows with what it knew a second ago.
     pub(super) fn look_at_copies(&self) {
         self.note_reached();
-        let Some(host) = self.cells[0].node() else { return };
+        let Some(host) = self.host() else { return };
         if self.schedule.nodes < 3 {
+            return;
+        }
+        // Whoever has read most of the log may be gone, and nobody else as far yet.
+        let reached = host.namespace.applied();
+        if std::mem::replace(&mut locked(&self.copies).looked_at, reached) > reached {
             return;
         }
         let chunks: Vec<Chunk> = host

@@ -194,7 +194,24 @@ impl World {
         }
     }
 
+    /// No broker answers anybody, or not this one node.
+    fn cut_from_brokers(self: &Arc<World>) {
+        let all = self.rng.next_u64().is_multiple_of(2);
+        let one = self.any_cell().number;
+        let log = self.address_of_log();
+        let cut = self.cells.iter().filter(|cell| all || cell.number == one);
+        let ways = cut.flat_map(|cell| {
+            let at = cell.address.clone();
+            [(at.clone(), log.clone()), (log.clone(), at)]
+        });
+        self.shared.sometimes(all, "no broker answered");
+        self.cut_for(ways.collect(), self.draw((SECOND, 15 * SECOND)));
+    }
+
     fn cut_ways(self: &Arc<World>) {
+        if self.shared.brokers.is_some() && self.rng.next_u64().is_multiple_of(3) {
+            return self.cut_from_brokers();
+        }
         let (a, b) = (self.any_cell().clone(), self.any_cell().clone());
         let ways = match self.rng.next_u64() % 3 {
             // One from all the others.
@@ -223,11 +240,12 @@ impl World {
         let Some(cell) = self.cells.iter().find(leads) else { return };
         let ns = self.draw((5 * SECOND, 12 * SECOND));
         // The log's host cannot be kept from the log.
-        let how = if cell.number == 1 { 0 } else { self.rng.next_u64() % 3 };
+        let hosts = cell.address == self.address_of_log();
+        let how = if hosts { 0 } else { self.rng.next_u64() % 3 };
         if how == 0 {
             return cell.stall(ns);
         }
-        let mut ways = vec![(self.cells[0].address.clone(), cell.address.clone())];
+        let mut ways = vec![(self.address_of_log(), cell.address.clone())];
         if how == 2 {
             self.shared.sometimes(true, "a leader was cut off while it worked");
             for other in self.cells.iter().filter(|other| other.number != cell.number) {

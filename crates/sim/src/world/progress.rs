@@ -119,8 +119,15 @@ impl World {
                 self.net.is_cut(&a.address, &b.address) || self.net.is_cut(&b.address, &a.address);
             !cut && a.is_up() && b.is_up() && !a.is_paused() && !b.is_paused()
         };
-        // The leader has its commands applied by the log's host.
-        if !reach(at, &self.cells[0]) {
+        // The leader has its commands kept by whoever keeps the log.
+        let reaches_log = match self.shared.brokers {
+            Some(_) => {
+                let log = self.address_of_log();
+                !self.net.is_cut(&at.address, &log) && !self.net.is_cut(&log, &at.address)
+            }
+            None => reach(at, &self.cells[0]),
+        };
+        if !reaches_log {
             return None;
         }
         let found = leader.namespace.read(|namespace, _| {
