@@ -266,6 +266,7 @@ impl Bench {
             reactors: options.reactors,
             spin: options.spin,
             tls,
+            log: String::new(),
         };
         let server = Server::start(&parent, &settings)?;
         let data = Data::random();

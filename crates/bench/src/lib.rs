@@ -14,6 +14,7 @@ mod cluster;
 mod incast;
 mod iobench;
 mod limits;
+mod log;
 mod process;
 mod recovery;
 pub mod report;
@@ -31,6 +32,7 @@ use holdfast_base::Result;
 use holdfast_command::output::Output;
 use incast::IncastBench;
 use iobench::Iobench;
+use log::LogBench;
 use recovery::RecoveryBench;
 use ride::RideBench;
 use scheduler::SchedulerBench;
@@ -56,6 +58,8 @@ pub enum Bench {
     Cluster(ClusterBench),
     /// Rides over a view, beside a bare pass of the engine over its rows
     Ride(RideBench),
+    /// The log on brokers: creates, restarts and look-ups, beside Kafka's own tools
+    Log(LogBench),
     /// The external sort, beside the disk's bandwidth and GNU sort
     Sort(SortBench),
 }
@@ -71,6 +75,7 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Scheduler(options) => scheduler::run(options, out),
         Bench::Cluster(options) => cluster::run(options, out),
         Bench::Ride(options) => ride::run(options, out),
+        Bench::Log(options) => log::run(options, out),
         Bench::Sort(options) => sort::run(options, out),
     }
 }

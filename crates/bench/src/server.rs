@@ -9,6 +9,8 @@ use holdfast_command::files::{SETTINGS, SOCKET};
 use holdfast_command::secrets;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Killed, and its directory deleted, when it is dropped.
 pub struct Server {
@@ -30,24 +32,42 @@ pub struct Settings {
     pub spin: bool,
     /// It has certificates, and is talked to over TLS.
     pub tls: bool,
+    /// Where brokers keep its log (`kafka://...`), if they do.
+    pub log: String,
 }
 
 impl Server {
     /// Starts a node below `parent` and waits until it is ready.
     pub fn start(parent: &Path, settings: &Settings) -> Result<Server> {
-        let directory = parent.join(format!("holdfast-bench-{}", std::process::id()));
+        Server::start_with(parent, settings, None)
+    }
+
+    /// One more node of the cluster whose log brokers keep, as `first` is one.
+    pub fn joining(parent: &Path, settings: &Settings, first: &Server) -> Result<Server> {
+        Server::start_with(parent, settings, Some(&first.directory.join(secrets::FILE)))
+    }
+
+    fn start_with(parent: &Path, settings: &Settings, secret: Option<&Path>) -> Result<Server> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let directory = parent.join(format!("holdfast-bench-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let Settings { dram_bytes, reactors, spin, tls } = settings;
+        let Settings { dram_bytes, reactors, spin, tls, log } = settings;
         let authority = tls.then(|| tls::make(&directory)).transpose()?;
         secrets::trust(authority.as_deref())?;
         let config = format!(
             "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"{dram_bytes}\"\n\
              dram_populate = true\ngrace_ms = 0\nscrub = \"0\"\n\
-             reactors = {reactors}\nspin = {spin}\n"
+             reactors = {reactors}\nspin = {spin}\nlog = \"{log}\"\n"
         );
         std::fs::write(directory.join(SETTINGS), config)?;
-        let process = Process::up(&directory).inspect_err(|_| {
+        let mut command = Command::new(std::env::current_exe()?);
+        if let Some(secret) = secret {
+            command.arg("--secret").arg(secret);
+        }
+        command.args(["--json", "up", "--data"]).arg(&directory);
+        let process = Process::start(&mut command).inspect_err(|_| {
             let _ = std::fs::remove_dir_all(&directory);
         })?;
         secrets::learn(&directory)?;

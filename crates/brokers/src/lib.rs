@@ -24,7 +24,23 @@ pub struct Brokers {
     /// `host:port,...` of all of them.
     addresses: String,
     directory: Option<PathBuf>,
+    /// How their JVMs are started.
+    machine: &'static [&'static str],
 }
+
+/// A small heap, and no time spent on optimising what lives for seconds.
+const SHORT_LIVED: &[&str] =
+    &["-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+/// As Kafka's own scripts start a broker.
+const MEASURED: &[&str] = &[
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+];
 
 struct Broker {
     process: Option<Child>,
@@ -37,12 +53,10 @@ fn jars() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/kafka")
 }
 
-fn java(class: &str) -> Command {
+fn java(machine: &[&str], class: &str) -> Command {
     let mut java = Command::new("java");
     let classes = format!("{}/*", jars().display());
-    // A small heap, and no time spent on optimising what lives for seconds.
-    java.args(["-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
-    java.args([&classes, class]).stdin(Stdio::null());
+    java.args(machine).args(["-cp", &classes, class]).stdin(Stdio::null());
     java
 }
 
@@ -62,8 +76,22 @@ impl Brokers {
             && count == 1
             && settings.is_empty()
         {
-            return Some(Brokers { brokers: Vec::new(), addresses, directory: None });
+            let (brokers, machine) = (Vec::new(), SHORT_LIVED);
+            return Some(Brokers { brokers, addresses, directory: None, machine });
         }
+        Brokers::start_as(count, settings, SHORT_LIVED)
+    }
+
+    /// As [`Brokers::start`], with the JVMs' settings that Kafka's own scripts have, to be measured.
+    pub fn start_to_measure(count: usize) -> Option<Brokers> {
+        Brokers::start_as(count, &[], MEASURED)
+    }
+
+    fn start_as(
+        count: usize,
+        settings: &[&str],
+        machine: &'static [&'static str],
+    ) -> Option<Brokers> {
         let there = Command::new("java").arg("-version").stderr(Stdio::null()).status();
         if !there.is_ok_and(|status| status.success()) {
             eprintln!("SKIPPED: no Java here: install a JRE of version 17 or newer");
@@ -73,10 +101,10 @@ impl Brokers {
             eprintln!("SKIPPED: Kafka's jars are not here: `make tools` gets them, with Maven");
             return None;
         }
-        Some(Brokers::start_here(count, settings))
+        Some(Brokers::start_here(count, settings, machine))
     }
 
-    fn start_here(count: usize, settings: &[&str]) -> Brokers {
+    fn start_here(count: usize, settings: &[&str], machine: &'static [&'static str]) -> Brokers {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("holdfast-brokers-{}-{number}", std::process::id());
@@ -108,7 +136,7 @@ impl Brokers {
             );
             settings.iter().for_each(|setting| text.extend([setting, "\n"]));
             fs::write(&properties, text).expect("write a broker's settings");
-            let formatted = java("kafka.tools.StorageTool")
+            let formatted = java(SHORT_LIVED, "kafka.tools.StorageTool")
                 .args(["format", "-t", CLUSTER, "-c"])
                 .arg(&properties)
                 .output()
@@ -121,7 +149,7 @@ impl Brokers {
         let addresses: Vec<String> =
             brokers.iter().map(|broker| format!("127.0.0.1:{}", broker.port)).collect();
         let addresses = addresses.join(",");
-        let mut all = Brokers { brokers, addresses, directory: Some(directory) };
+        let mut all = Brokers { brokers, addresses, directory: Some(directory), machine };
         (0..count).for_each(|id| all.launch(id));
         (0..count).for_each(|id| all.wait_for(id));
         all
@@ -147,7 +175,7 @@ impl Brokers {
         let log = broker.properties.with_file_name("out.txt");
         let out = File::options().create(true).append(true).open(log).expect("a broker's output");
         let error = out.try_clone().expect("a broker's output");
-        let mut command = java("kafka.Kafka");
+        let mut command = java(self.machine, "kafka.Kafka");
         command.arg(&broker.properties).stdout(out).stderr(error);
         broker.process = Some(command.spawn().expect("start a broker"));
     }
@@ -186,12 +214,22 @@ impl Brokers {
 
     /// Whether each topic has all its copies; each question starts a JVM.
     fn are_in_sync(&self) -> bool {
-        let told = java("org.apache.kafka.tools.TopicCommand")
-            .args(["--bootstrap-server", &self.addresses])
-            .args(["--describe", "--under-replicated-partitions"])
+        let words =
+            ["--describe", "--under-replicated-partitions", "--bootstrap-server", &self.addresses];
+        self.tool("TopicCommand", &words).is_ok_and(|told| told.is_empty())
+    }
+
+    /// Runs one of Kafka's own tools, by its class; what it prints, or what it says is wrong.
+    pub fn tool(&self, class: &str, words: &[&str]) -> Result<String, String> {
+        let done = java(self.machine, &format!("org.apache.kafka.tools.{class}"))
+            .args(words)
             .output()
-            .expect("run Kafka's tool for topics");
-        told.status.success() && told.stdout.is_empty()
+            .map_err(|e| format!("run Kafka's {class}: {e}"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match done.status.success() {
+            true => Ok(text(&done.stdout)),
+            false => Err(text(&done.stdout) + &text(&done.stderr)),
+        }
     }
 
     /// Stops a broker where it is, and lets it go on.

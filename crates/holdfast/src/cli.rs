@@ -512,6 +512,16 @@ pub enum Log {
     Info { topic: String },
     /// List topics
     Ls,
+    /// Take the log of a node that does not run to brokers, which keep it from then on: each entry keeps
+    /// its index. Goes on where it was interrupted. Nodes are started with `--log` then
+    Move {
+        /// Data directory of the node that keeps the log
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        /// Brokers of Kafka's protocol, and what the names of its topics begin with
+        #[arg(long, value_name = "kafka://HOST:PORT,...[/PREFIX]")]
+        to: String,
+    },
 }
 
 /// How long entries are kept: whole segment files go.

@@ -1,6 +1,8 @@
 //! `holdfast log`: topics and their entries, by hand. Prints an entry as its index and its bytes;
 //! as JSON, bytes that are no UTF-8 appear as their hexadecimal digits.
 
+mod moving;
+
 use crate::cli::{Limits, Log};
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
@@ -41,7 +43,11 @@ pub fn age_ms(text: &str) -> std::result::Result<u64, String> {
 }
 
 /// Carries out one `log` command; `tail` ends only with the process.
-pub fn run(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
+pub fn run(command: &Log, connect: &dyn Fn() -> Result<Client>, out: &mut Output) -> Result<()> {
+    if let Log::Move { data, to } = command {
+        return moving::run(data, to, out);
+    }
+    let mut client = connect()?;
     let mut log = client.log();
     match command {
         Log::Append { ordered, writer, number, topic, entries } => {
@@ -87,6 +93,7 @@ pub fn run(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
             let (info, kept) = (log.info(topic)?, log.retention(topic)?);
             describe(&info, Some(&kept), out)
         }
+        Log::Move { .. } => unreachable!("no node is asked for it"),
         Log::Ls => log.topics()?.iter().try_for_each(|info| describe(info, None, out)),
     }
 }

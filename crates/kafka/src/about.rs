@@ -31,6 +31,24 @@ fn log_of(text: &[u8]) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|log| *log != 0 && text_of(*log).as_bytes() == text)
 }
 
+/// The number of the log that is there under the clients' prefix, if one is.
+pub fn there(clients: &Clients) -> Result<Option<u64>> {
+    let broker = Broker::new(clients.clone(), 0)?;
+    match broker.is_there(&name_of(&clients.options.prefix))? {
+        true => first(&broker),
+        false => Ok(None),
+    }
+}
+
+/// What the first record says that says anything.
+fn first(broker: &Broker) -> Result<Option<u64>> {
+    let name = name_of(&broker.clients.options.prefix);
+    let (low, _) = broker.ends_of(&name)?;
+    let place = Place { topic: name.clone(), name, base: 0 };
+    let found = broker.records(&place, low, |text| log_of(text).is_some())?;
+    Ok(found.iter().find_map(|text| log_of(text)))
+}
+
 /// The number of the log under the clients' prefix.
 pub fn find(clients: &Clients, expected: Expected) -> Result<u64> {
     let (prefix, brokers) = (&clients.options.prefix, &clients.options.brokers);
@@ -41,11 +59,6 @@ pub fn find(clients: &Clients, expected: Expected) -> Result<u64> {
     let there = match expected {
         Expected::This(_) => !broker.is_gone(&name)?,
         Expected::Any(_) => broker.is_there(&name)?,
-    };
-    let first = |broker: &Broker| -> Result<Option<u64>> {
-        let (low, _) = broker.ends_of(&name)?;
-        let found = broker.records(&place, low, |text| log_of(text).is_some())?;
-        Ok(found.iter().find_map(|text| log_of(text)))
     };
     let found = if there { first(&broker)? } else { None };
     let found = match (found, expected) {

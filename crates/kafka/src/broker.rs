@@ -306,7 +306,7 @@ impl Broker {
             let is_ours = |found: &Found| !matches!(found.reading, Reading::Strange(_));
             let found = self.scan(&place, low, is_ours)?;
             match found.last().map(|last| &last.reading) {
-                Some(Reading::Entry { base }) => place.base = *base,
+                Some(Reading::Entry { base } | Reading::Mark { base }) => place.base = *base,
                 Some(Reading::Refused(why)) => {
                     return Err(Error::corrupt(format!("begin with topic `{topic}`: {why}")));
                 }
@@ -320,7 +320,7 @@ impl Broker {
     /// one are a stranger's, or a transaction's.
     pub fn info(&self, place: &Place) -> Result<Info> {
         let (low, high) = self.ends_of(&place.name)?;
-        let first = place.index(low);
+        let mut first = place.index(low);
         let (mut from, mut end) = (high, low);
         let mut back = 1;
         while from > low {
@@ -330,6 +330,10 @@ impl Broker {
             let is_entry = |found: &&Found| !matches!(found.reading, Reading::Strange(_));
             if let Some(last) = found.iter().rev().find(is_entry) {
                 end = last.offset + 1;
+                // There is nothing yet behind where the topic counts from.
+                if matches!(last.reading, Reading::Mark { .. }) {
+                    first = place.index(end);
+                }
                 break;
             }
             back *= 8;

@@ -11,6 +11,7 @@
 mod about;
 mod broker;
 mod client;
+mod moving;
 mod reader;
 mod record;
 mod safety;
@@ -19,6 +20,7 @@ mod writer;
 
 pub use about::Expected;
 pub use client::Options;
+pub use moving::{Moved, Moving};
 pub use record::check_prefix;
 
 use broker::{Broker, Found};
@@ -134,7 +136,7 @@ impl SharedLog for KafkaLog {
         let (mut page, mut bytes): (Vec<(Index, Vec<u8>)>, usize) = (Vec::new(), 0);
         for Found { offset, reading, entry } in found {
             match reading {
-                Reading::Strange(_) => continue,
+                Reading::Strange(_) | Reading::Mark { .. } => continue,
                 Reading::Refused(why) => {
                     return Err(Error::corrupt(format!(
                         "read topic `{topic}`: the record at offset {offset} is refused: {why}"

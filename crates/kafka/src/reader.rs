@@ -298,10 +298,11 @@ impl Following {
                     calls.extend(state.feed.end(e));
                     return Ok(Next::Place);
                 }
-                Reading::Entry { base } if base != self.place.base => {
+                Reading::Entry { base } | Reading::Mark { base } if base != self.place.base => {
                     calls.extend(state.feed.doubt("its entries count from elsewhere", WAY_OUT));
                     return Ok(Next::Place);
                 }
+                Reading::Mark { .. } => continue,
                 Reading::Entry { .. } => {}
             }
             if let Some(Proof { index: last, crc }) = proof.take() {

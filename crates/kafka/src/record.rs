@@ -9,6 +9,8 @@ use holdfast_log::check_topic;
 /// The header's key.
 pub const HEADER: &str = "holdfast";
 const VERSION: u8 = 1;
+/// In the place of the version: no entry, but where the topic counts from.
+const MARK: u8 = 2;
 const HEADER_BYTES: usize = 21;
 
 /// Longest name of a topic at a broker.
@@ -83,6 +85,11 @@ pub enum Reading {
     Entry {
         base: u64,
     },
+    /// Says where the topic counts from, and is no entry: what lay in front of it was trimmed before the log
+    /// came here.
+    Mark {
+        base: u64,
+    },
     /// Somebody else's: there is no entry at its index.
     Strange(&'static str),
     /// One of ours that is not as it was written, or that this build cannot read.
@@ -96,6 +103,13 @@ impl Stamp {
         front.extend_from_slice(&(topic.len() as u32).to_le_bytes());
         front.extend_from_slice(topic.as_bytes());
         crc32c_combine(crc32c(&front), crc32c(entry), entry.len() as u64)
+    }
+
+    /// The header of a record of `topic` that is no entry and has no bytes, see [`Reading::Mark`].
+    pub fn mark(&self, topic: &str) -> [u8; HEADER_BYTES] {
+        let mut header = self.header(topic, &[]);
+        header[0] = MARK;
+        header
     }
 
     /// The header of an entry of `topic`.
@@ -115,7 +129,7 @@ pub fn read(log: u64, topic: &str, header: Option<&[u8]>, entry: &[u8]) -> Readi
     let Ok(header) = <&[u8; HEADER_BYTES]>::try_from(header) else {
         return Reading::Strange("its header has another length than Holdfast's");
     };
-    if header[0] != VERSION {
+    if !matches!(header[0], VERSION | MARK) {
         return Reading::Refused("its header is of another version: use the build that wrote it");
     }
     let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
@@ -127,7 +141,10 @@ pub fn read(log: u64, topic: &str, header: Option<&[u8]>, entry: &[u8]) -> Readi
     if crc != stamp.crc(topic, entry) && !planted!("kafka.checksum-ignored") {
         return Reading::Refused("its bytes do not have the checksum in its header");
     }
-    Reading::Entry { base: stamp.base }
+    match header[0] {
+        MARK => Reading::Mark { base: stamp.base },
+        _ => Reading::Entry { base: stamp.base },
+    }
 }
 
 #[cfg(test)]

@@ -160,17 +160,33 @@ impl Writer {
     /// Hands all entries over, in order, and their offsets to `done`, which may be called at once. Appends
     /// of one caller keep their order. Does not wait.
     pub fn append(&self, place: &Place, entries: &[Vec<u8>], done: Done<Vec<i64>>) {
+        let stamp = Stamp { log: self.log, base: place.base };
+        self.hand_over(place, entries, |entry| stamp.header(&place.topic, entry), done);
+    }
+
+    /// As [`Writer::append`], of the one record that says where the topic counts from.
+    pub fn mark(&self, place: &Place, done: Done<Vec<i64>>) {
+        let stamp = Stamp { log: self.log, base: place.base };
+        self.hand_over(place, &[Vec::new()], |_| stamp.mark(&place.topic), done);
+    }
+
+    fn hand_over<const N: usize>(
+        &self,
+        place: &Place,
+        entries: &[Vec<u8>],
+        header: impl Fn(&[u8]) -> [u8; N],
+        done: Done<Vec<i64>>,
+    ) {
         let (offsets, count) = (vec![-1; entries.len()], entries.len());
         let state = State { offsets, open: count + 1, failed: None, done: Some(done) };
         let append = Arc::new(Append { topic: place.topic.clone(), state: Mutex::new(state) });
-        let stamp = Stamp { log: self.log, base: place.base };
         let mut refused = None;
         let mut handed = 0;
         {
             // Held throughout: no other append may come between, and none overtake.
             let live = self.live.held();
             for (at, entry) in entries.iter().enumerate() {
-                let header = stamp.header(&place.topic, entry);
+                let header = header(entry);
                 let header = Header { key: HEADER, value: Some(&header[..]) };
                 let sent = Box::new(Sent { append: append.clone(), at });
                 let record =

@@ -20,6 +20,7 @@ mod keeps;
 mod leader;
 mod lost_log;
 mod member;
+mod moved_log;
 mod open;
 mod open_log;
 mod own_stores;

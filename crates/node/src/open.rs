@@ -441,7 +441,7 @@ fn started(own: &OwnStore) -> StartedStore {
 }
 
 /// Locks the directory and checks that it is ours to use.
-fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Lock>> {
+pub(super) fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Lock>> {
     create_dir_durable(disk, data, 1, "node.directory")?;
     let lock = disk.lock(&data.join("LOCK")).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::retry(

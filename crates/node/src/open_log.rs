@@ -4,6 +4,7 @@ use super::Machine;
 use super::identity::Identity;
 use super::keeps::LogKeeper;
 use super::lost_log;
+use super::moved_log;
 use super::open::{NodeConfig, snapshot_store};
 use super::views::wait_for;
 use holdfast_base::codec::Decode;
@@ -92,6 +93,7 @@ impl OpenLog {
         }
         let Some(address) = &config.join else {
             assert!(config.keeps_chunks, "who keeps the log keeps chunks");
+            moved_log::check(&*machine.disk, &config.data)?;
             lost_log::check(&*machine.disk, &config.data, identity)?;
             return OpenLog::embedded(machine, config, findings);
         };

@@ -6,6 +6,8 @@ use super::Finding;
 /// From the bottom up; a crate depends on those further down only. The faces share one layer:
 /// they never depend on each other.
 pub const LAYERS: &[&[&str]] = &[
+    // Starts Kafka's brokers to test and to measure with, and knows nothing of ours.
+    &["holdfast-brokers"],
     &["holdfast-base"],
     &["holdfast-cert"],
     &["holdfast-env"],
@@ -30,8 +32,7 @@ pub const LAYERS: &[&[&str]] = &[
 ];
 
 /// For developing: they may use all, and all may use them for their tests, but never otherwise.
-const TOOLS: &[&str] =
-    &["holdfast-counter", "holdfast-sim", "holdfast-brokers", "holdfast-hotpaths", "xtask"];
+const TOOLS: &[&str] = &["holdfast-counter", "holdfast-sim", "holdfast-hotpaths", "xtask"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {

@@ -1,8 +1,10 @@
 //! Clusters of real processes whose log real brokers keep.
 
 use crate::cluster::{Dev, nodes_and_disks_are_lost};
-use crate::common::{Scratch, binary, finish};
+use crate::common::{Node, Scratch, binary, bytes, finish, free_port};
 use holdfast_brokers::Brokers;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 fn url(brokers: &Brokers, prefix: &str) -> String {
     format!("kafka://{}/{prefix}", brokers.addresses())
@@ -97,4 +99,77 @@ fn what_is_wrong_with_the_brokers_or_the_cluster_there_is_said_at_the_start() {
     let secret = dev.data.join("secret");
     let words = ["--join", &join, "--secret", secret.to_str().unwrap()];
     run(&scratch, "joins", &words).refused(&["brokers keep its log", "--log kafka://"]);
+}
+
+/// Two nodes, of which one keeps the log, outgrow that: the log is taken to brokers, over a kill in the
+/// middle, and both go on where they were, with every index as it was; and nobody goes on with the old one.
+#[test]
+fn a_log_moves_to_brokers_and_every_entry_keeps_its_index() {
+    let Some(brokers) = Brokers::start(1, &[]) else { return };
+    let scratch = Scratch::new();
+    let (first, second) = (scratch.path("first"), scratch.path("second"));
+    let port = free_port();
+    let node = Node::start_with(&first, &format!("native_port = {port}\n"));
+    let other = Node::join(&second, &node, port);
+    let mut client = node.client();
+    client.put("/small", b"small", &Default::default()).unwrap();
+    client.put("/large", &bytes(3, 3 << 20), &Default::default()).unwrap();
+    let lines: Vec<String> = (1..=300).map(|n| format!("line {n}")).collect();
+    let words: Vec<&str> =
+        ["log", "append", "t"].into_iter().chain(lines.iter().map(String::as_str)).collect();
+    node.run(&words).ok();
+    node.run(&["log", "append", "queue", "a", "b"]).ok();
+    let read = |node: &Node| node.run(&["log", "read", "t"]).ok();
+    let (before, names) = (read(&node), node.run(&["fs", "ls", "/"]).ok());
+    drop(client);
+    let to = url(&brokers, "moved");
+    let moves = |data: &Path, to: &str| {
+        let mut command = binary();
+        command.args(["log", "move", "--to", to, "--data"]).arg(data);
+        command
+    };
+    finish(&mut moves(&first, &to), b"").refused(&["another process uses it", "stop that one"]);
+    other.stop();
+    node.stop();
+    finish(&mut moves(&second, &to), b"").refused(&["no log is kept in this directory"]);
+    finish(&mut moves(&scratch.path("none"), &to), b"").refused(&["not there", "--data"]);
+
+    // It dies once the first topic is there.
+    let mut child = moves(&first, &to).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("copied"), "{line}");
+    let said = finish(&mut moves(&first, &to), b"").ok();
+    assert!(said.contains(&format!("--log {to}")), "{said}");
+    // Once more does no harm, and elsewhere is not possible any more.
+    let again = finish(&mut moves(&first, &to), b"").ok();
+    assert!(
+        again.lines().rev().skip(1).all(|topic| topic.contains("  0 entries copied")),
+        "{again}"
+    );
+    finish(&mut moves(&first, &url(&brokers, "elsewhere")), b"").refused(&["was moved to", &to]);
+
+    let run = |data: &Path, more: &[&str]| {
+        let mut command = binary();
+        command.args(["--json", "node", "run", "--data"]).arg(data).args(more);
+        command.arg("--secret").arg(first.join("secret"));
+        command
+    };
+    finish(&mut run(&first, &[]), b"").refused(&["was moved to", &format!("--log {to}")]);
+    let node = Node::start_by(&mut run(&first, &["--log", &to]), &first);
+    let other = Node::start_by(&mut run(&second, &["--log", &to]), &second);
+    for node in [&node, &other] {
+        assert_eq!(read(node), before);
+        assert_eq!(node.run(&["fs", "ls", "/"]).ok(), names);
+        assert_eq!(node.client().get("/large").unwrap(), bytes(3, 3 << 20));
+    }
+    other.run(&["log", "append", "t", "next"]).ok();
+    let after = node.run(&["log", "read", "t", "--from", "301"]).ok();
+    assert_eq!(after, "301  next\n");
+    other.run(&["fs", "mkdir", "/after"]).ok();
+    assert!(node.run(&["fs", "ls", "/"]).ok().contains("after"));
+    node.stop();
+    other.stop();
 }
