@@ -1,1 +1,13 @@
-//! Scribe.
+//! Scribe: log messages of many machines, each once and in the order of its machine. A door that speaks
+//! Thrift ([`call`], [`door`]), spools that number what they keep and forward it ([`spool`], [`agent`]), and
+//! the topics of the log that take each batch once ([`view`], [`face`]). docs/decisions/0019 says why this
+//! is enough.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod call;
+pub mod category;
+pub mod gather;
+pub mod spool;
+pub mod thrift;
+pub mod view;
