@@ -24,6 +24,7 @@ mod ride;
 mod roles;
 mod route;
 mod s3;
+mod scribe;
 mod sim;
 mod sort;
 mod token;
@@ -127,6 +128,7 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
+        Command::Scribe(command) => scribe::run(command, &|| connect(cli), &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
         Command::Route(options) => route::run(options, &mut out),
         Command::Bench(bench) => holdfast_bench::run(bench, &mut out),

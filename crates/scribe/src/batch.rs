@@ -245,6 +245,11 @@ impl Packed {
         self.encode(spool, position)
     }
 
+    /// What its batch takes, at most, with its length in front.
+    pub fn bytes(&self) -> usize {
+        4 + HEAD_BYTES + u8::MAX as usize + self.payload.len()
+    }
+
     /// A batch of nobody's.
     pub fn without_number(&self) -> Vec<u8> {
         self.encode(SpoolId::NONE, Position { next: 0, checksum: 0 })

@@ -4,10 +4,15 @@
 //! is enough.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod batch;
 pub mod call;
 pub mod category;
+pub mod door;
+pub mod face;
 pub mod gather;
+pub mod intake;
 pub mod spool;
+pub mod store;
 pub mod thrift;
 pub mod view;
