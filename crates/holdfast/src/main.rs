@@ -104,10 +104,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
         Command::Audit(options) => audit::run(&mut connect(cli)?, options, &mut out),
         Command::Token(command) => token::run(&mut connect(cli)?, command, &mut out),
-        Command::Config(cli::Config::PrintDefault) => {
-            print!("{}", config::print_default());
-            Ok(())
-        }
+        Command::Config(cli::Config::PrintDefault) => Ok(print!("{}", config::print_default())),
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::View(command) => {
             if let Some((name, alone)) = command.alone()? {

@@ -9,6 +9,7 @@ use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
 use holdfast_env::{Budget, RealClock, RealDisk, RealRng, event, local, signals};
+use holdfast_log::Drive;
 use holdfast_scribe::agent::{Agent, Settings};
 use holdfast_scribe::batch::{self, Messages};
 use holdfast_scribe::door;
@@ -123,7 +124,11 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
     let _ = local::raise_descriptors(local::DESCRIPTORS_WANTED);
     let settings = Settings {
         spool: options.spool.clone(),
-        bounds: Bounds { bound_bytes: options.spool_size, segment_bytes: SEGMENT_BYTES },
+        bounds: Bounds {
+            bound_bytes: options.spool_size,
+            segment_bytes: SEGMENT_BYTES,
+            drive: Drive::Threads,
+        },
         listen,
         to,
         client: ClientOptions {

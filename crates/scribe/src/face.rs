@@ -280,10 +280,12 @@ impl ScribeFace {
         let fold = self.fold(&category, false)?;
         let from = Index(read.from.0.max(1));
         let (next, applied) = fold.read(|view, applied| (view.next_taken(from), applied))?;
-        let mut batches =
-            msg::Batches { batches: Vec::new(), next: from.max(Index(applied.0 + 1)) };
         let mut body = Vec::new();
-        let Some(next) = next else { return Ok((batches, body)) };
+        let Some(next) = next else {
+            let next = from.max(Index(applied.0 + 1));
+            return Ok((msg::Batches { batches: Vec::new(), next }, body));
+        };
+        let mut batches = msg::Batches { batches: Vec::new(), next };
         let bytes_max = (read.bytes_max as usize).min(msg::READ_BYTES_MAX);
         let log = self.node.log_for_clients();
         let entries =
@@ -358,7 +360,7 @@ fn split(append: &msg::Append, body: &[u8]) -> Result<Vec<(batch::Head, Vec<u8>)
     while reader.remaining() > 0 {
         let bytes = reader.bytes().map_err(|_| wrong("the last batch is cut: send it again"))?;
         let head = batch::verify(bytes)?;
-        if !named.contains(head.category.name()) && !planted!("scribe.unnamed-categories-taken") {
+        if !named.contains(head.category.name()) {
             return Err(wrong("a batch is of a category that the request does not name: name it"));
         }
         batches.push((head, bytes.to_vec()));
@@ -487,5 +489,30 @@ impl ScribeFace {
             Some(position) => Err(Error::invalid(position.refused)),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Builder;
+
+    /// A client's rights are asked for by the names in the request: a batch of another category would go
+    /// past them.
+    #[test]
+    fn a_batch_of_a_category_that_is_not_named_is_refused() {
+        let mut builder = Builder::default();
+        builder.push(b"x");
+        let batch = builder.pack(Category::new("theirs").unwrap()).without_number();
+        let mut body = Vec::new();
+        put_bytes(&mut body, &batch);
+        let named = |names: &[&str]| {
+            let categories = names.iter().map(|name| (*name).to_owned()).collect();
+            split(&msg::Append { categories }, &body).map(|batches| batches.len())
+        };
+        assert_eq!(named(&["theirs", "own"]), Ok(1));
+        assert!(named(&["own"]).unwrap_err().message.contains("does not name"));
+        let cut = split(&msg::Append { categories: vec!["theirs".into()] }, &body[..9]);
+        assert_eq!(cut.unwrap_err().kind, Kind::Invalid);
     }
 }

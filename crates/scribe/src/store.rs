@@ -9,7 +9,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::tasks::Stop;
-use holdfast_env::{Disk, HoldMutex, Rng, sometimes};
+use holdfast_env::{Disk, HoldMutex, Rng, planted, sometimes};
 use holdfast_log::{Done, Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,9 +21,8 @@ use std::time::Duration;
 const TOPIC: &str = "spool";
 /// Files of the spool: it is given up file by file.
 pub const SEGMENT_BYTES: u64 = 16 * MIB;
-/// What a spool has besides entries: the file that is written, one that is ready, and what a file does not
-/// use at its end.
-const BESIDES_SEGMENTS: u64 = 3;
+/// Files that a spool has besides those that count: one that is ready, and one more for what is under way.
+const BESIDES_SEGMENTS: u64 = 2;
 /// The smallest bound, in files.
 pub const SEGMENTS_MIN: u64 = 8;
 /// Entries of one append: they become one commit, whole or not at all.
@@ -34,12 +33,13 @@ const READ_ENTRIES_MAX: usize = 256;
 
 const _: () = assert!(BESIDES_SEGMENTS < SEGMENTS_MIN);
 
-/// How a spool is kept.
+/// How a spool is kept; without threads ([`Drive::Pump`]) whoever keeps messages moves the disk, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Of all of its files.
     pub bound_bytes: u64,
     pub segment_bytes: u64,
+    pub drive: Drive,
 }
 
 /// A batch to be sent, and its category.
@@ -81,7 +81,7 @@ impl Store {
             ))));
         }
         let options = LogOptions {
-            drive: Drive::Threads,
+            drive: bounds.drive,
             segment_bytes: bounds.segment_bytes,
             ..LogOptions::default()
         };
@@ -89,7 +89,7 @@ impl Store {
         log.create(TOPIC).map_err(doing)?;
         let mut core = recover(&log).map_err(doing)?;
         if core.id() == SpoolId::NONE {
-            core = begin(&log, rng).map_err(doing)?;
+            core = begin(&log, bounds.drive, rng).map_err(doing)?;
         }
         Ok(Store {
             log,
@@ -195,7 +195,8 @@ impl Store {
     fn give_up(&self) -> Result<()> {
         let appends = self.appends.held();
         let mark = self.core.held().mark();
-        let index = append(&self.log, vec![mark]).map_err(|e| self.note_failure(e))?;
+        let index =
+            append(&self.log, self.bounds.drive, vec![mark]).map_err(|e| self.note_failure(e))?;
         let before = {
             let mut core = self.core.held();
             core.marked(index[0]);
@@ -231,9 +232,11 @@ impl Keeps for Store {
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        let besides = BESIDES_SEGMENTS * self.bounds.segment_bytes;
-        let waits = bytes + self.under_way.load(Ordering::Relaxed);
-        self.bytes() + waits as u64 + besides <= self.bounds.bound_bytes
+        let Ok(info) = self.log.info(TOPIC) else { return false };
+        let files = info.segments as u64 + BESIDES_SEGMENTS;
+        // Twice: a commit that does not fit leaves the end of a file unused.
+        let waits = 2 * (bytes + self.under_way.load(Ordering::Relaxed));
+        files * self.bounds.segment_bytes + waits as u64 <= self.bounds.bound_bytes
     }
 
     fn keep(&self, groups: Vec<Vec<Packed>>) -> Result<()> {
@@ -254,10 +257,12 @@ impl Keeps for Store {
             }
             let some: Vec<_> = numbered.drain(..count).collect();
             let entries = some.iter().map(|one| one.entry.clone()).collect();
-            result = append(&self.log, entries).map_err(|e| self.note_failure(e)).map(|indices| {
-                let mut core = self.core.held();
-                some.iter().zip(indices).for_each(|(one, index)| core.kept(index, one));
-            });
+            result = append(&self.log, self.bounds.drive, entries)
+                .map_err(|e| self.note_failure(e))
+                .map(|indices| {
+                    let mut core = self.core.held();
+                    some.iter().zip(indices).for_each(|(one, index)| core.kept(index, one));
+                });
         }
         self.under_way.store(0, Ordering::Relaxed);
         self.changed.notify_all();
@@ -279,19 +284,26 @@ fn recover(log: &EmbeddedLog) -> Result<Spool> {
     }
 }
 
-fn begin(log: &EmbeddedLog, rng: &dyn Rng) -> Result<Spool> {
+fn begin(log: &EmbeddedLog, drive: Drive, rng: &dyn Rng) -> Result<Spool> {
     let mut core = Spool::new(SpoolId(rng.next_u64().max(1)));
-    let index = append(log, vec![core.mark()])?;
+    let index = append(log, drive, vec![core.mark()])?;
     core.marked(index[0]);
     Ok(core)
 }
 
 /// Appends, synced, and waits for it.
-fn append(log: &EmbeddedLog, entries: Vec<Vec<u8>>) -> Result<Vec<Index>> {
+fn append(log: &EmbeddedLog, drive: Drive, entries: Vec<Vec<u8>>) -> Result<Vec<Index>> {
     let (done, came) = mpsc::channel();
     let count = entries.len();
     let acknowledged: Done<Indices> = Box::new(move |indices| drop(done.send(indices)));
-    log.append(TOPIC, entries, Mode::Synced, acknowledged);
+    let mode = match planted!("scribe.ok-before-the-sync") {
+        true => Mode::Ordered,
+        false => Mode::Synced,
+    };
+    log.append(TOPIC, entries, mode, acknowledged);
+    if drive == Drive::Pump {
+        while log.pump() {}
+    }
     let indices = came.recv().map_err(|_| Error::retry("keep messages: the spool has ended"))??;
     Ok((0..count).map(|at| indices.get(at).expect("an index an entry")).collect())
 }
