@@ -5,7 +5,7 @@ use crate::batch::{self, Packed, Position, SpoolId};
 use crate::category::Category;
 use crate::intake::Keeps;
 use crate::view::{self, CategoryView, decode_position};
-use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Index;
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
@@ -42,25 +42,31 @@ pub struct ScribeFace {
     tails: Tails<(msg::Read, Reply)>,
 }
 
-fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync + Clone {
+/// Whether rules allow this of each of the categories that a request names.
+fn allows(
+    access: Access,
+    names: impl Fn(&[u8]) -> Result<Vec<String>, DecodeError> + Send + Sync,
+) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
     move |meta, within: &Within| {
-        let allow = |name: &str| {
-            let topic = Category::new(name)?.topic();
-            let doing = |e: Error| e.context(format_args!("use category `{name}`"));
-            within.rules.check_topic(&topic, access).map_err(doing)
-        };
-        // Every message but the last begins with its category, or has them all.
-        categories_of(access, meta)?.iter().try_for_each(|name| allow(name))
+        let wrong = |e| Error::invalid(format!("use a category: {e}: use matching builds"));
+        names(meta).map_err(wrong)?.iter().try_for_each(|name| {
+            let doing =
+                |e: Error| e.context(format_args!("use category `{}`", name.escape_debug()));
+            within.rules.check_topic(&Category::new(name)?.topic(), access).map_err(doing)
+        })
     }
 }
 
-/// Those that a request names.
-fn categories_of(access: Access, meta: &[u8]) -> Result<Vec<String>> {
-    let wrong = |e| Error::invalid(format!("use a category: {e}: use matching builds"));
-    match access {
-        Access::Write => msg::Append::from_bytes(meta).map(|m| m.categories).map_err(wrong),
-        Access::Read => String::decode(&mut Reader::new(meta)).map(|one| vec![one]).map_err(wrong),
-    }
+fn appended_to(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
+    msg::Append::from_bytes(meta).map(|append| append.categories)
+}
+
+fn asked_about(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
+    msg::Ask::from_bytes(meta).map(|ask| ask.categories)
+}
+
+fn read_from(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
+    msg::Read::from_bytes(meta).map(|read| vec![read.category])
 }
 
 fn append_told(meta: &[u8]) -> Told {
@@ -87,16 +93,12 @@ impl Face for ScribeFace {
         };
         vec![
             route(wire::OP_SCRIBE_APPEND, ScribeFace::serve_append)
-                .allows(allows(Access::Write))
+                .allows(allows(Access::Write, appended_to))
                 .audited(Matter::Data, append_told),
-            // Who asks where a spool is, is about to append.
-            route(wire::OP_SCRIBE_ASK, ScribeFace::serve_ask).allows(|meta, within| {
-                let ask = msg::Ask::from_bytes(meta).map_err(Error::from)?;
-                let append = msg::Append { categories: ask.categories };
-                allows(Access::Write)(&append.to_bytes(), within)
-            }),
+            route(wire::OP_SCRIBE_ASK, ScribeFace::serve_ask)
+                .allows(allows(Access::Read, asked_about)),
             route(wire::OP_SCRIBE_READ, ScribeFace::serve_read)
-                .allows(allows(Access::Read))
+                .allows(allows(Access::Read, read_from))
                 .answer_bytes(answer_bytes),
             route(wire::OP_SCRIBE_STATUS, ScribeFace::serve_status)
                 .allows(|_, within| within.rules.check_topic("*", Access::Read)),

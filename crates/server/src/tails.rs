@@ -62,3 +62,39 @@ impl<W: Send + 'static> Tails<W> {
         ask(&place, Box::new(wake));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two who followed a view's topic through one node that does not keep the log asked its host as one
+    /// reader: each question ended the other one's wait, which was asked anew at once, without end.
+    #[test]
+    fn readers_at_one_place_ask_once_and_are_all_answered() {
+        let tails = Tails::<u32>::default();
+        let (asked, answered) =
+            (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+        let wait = |from: u64, who: u32, over: u32| {
+            let (asked, answered) = (asked.clone(), answered.clone());
+            let answer = move |who, woken: &Result<()>| answered.held().push((who, woken.is_ok()));
+            let ask = |_: &Place, wake: Done<()>| asked.held().push(wake);
+            tails.wait(("t".to_owned(), Index(from)), who, |one| *one == over, answer, ask);
+        };
+        wait(7, 1, 0);
+        wait(7, 2, 0);
+        wait(9, 3, 0);
+        assert_eq!((asked.held().len(), answered.held().len()), (2, 0), "once a place");
+        // One whose deadline has passed comes back. The earlier one was dropped, and where the server had not
+        // said yet that its deadline has passed, its client was asked to report a bug.
+        wait(7, 4, 1);
+        assert_eq!(asked.held().len(), 2);
+        assert_eq!(*answered.held(), [(1, false)]);
+        let first = asked.held().remove(0);
+        first(Ok(()));
+        assert_eq!(answered.held()[1..], [(2, true), (4, true)]);
+        // From there on the place is asked about anew.
+        wait(7, 5, 0);
+        asked.held().drain(..).for_each(|wake| wake(Err(Error::retry("away"))));
+        assert_eq!(answered.held()[3..], [(3, false), (5, false)]);
+    }
+}

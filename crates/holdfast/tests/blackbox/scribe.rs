@@ -183,6 +183,33 @@ fn clients_that_people_have_are_served_by_agent_and_node() {
     node.stop();
 }
 
+/// A node that does not keep the log takes calls, batches of agents, and readers, and passes them on.
+#[test]
+fn any_node_of_a_cluster_takes_messages_and_shows_them() {
+    let scratch = Scratch::new();
+    let ports = [free_port(), free_port(), free_port()];
+    let settings = |native: u16| format!("native_port = {native}\nscribe_port = {}\n", ports[2]);
+    let first = Node::start_with(&scratch.path("a"), &format!("native_port = {}\n", ports[0]));
+    Node::set(&scratch.path("b"), &settings(ports[1]));
+    let second = Node::join(&scratch.path("b"), &first, ports[0]);
+    let address: SocketAddr = second.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let mut client = Client::new(address);
+    assert_eq!(client.log(&[("c", b"by its door"), ("D", b"another")]), Some(true));
+    let agent = Agent::start(&scratch.path("spool"), 0, &second.data, &[]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"by an agent")]), Some(true));
+    until(&second, "c", 2);
+    for node in [&first, &second] {
+        assert_eq!(lines(node, "c"), ["by its door", "by an agent"]);
+        assert_eq!(lines(node, "D"), ["another"]);
+    }
+    assert_eq!(agent.stop(), 0);
+    // What was taken is there again when the node that keeps it has died.
+    let data = first.kill();
+    let first = Node::start(&data);
+    assert_eq!(lines(&first, "c").len(), 2);
+    drop((second, first));
+}
+
 /// Whoever reaches the port can send anything. What is no frame ends its connection, and nothing else.
 #[test]
 fn frames_that_are_none_end_their_connection_alone() {

@@ -196,7 +196,7 @@ impl Part {
         let ask = scribe::Ask { spool: 1, categories: categories.clone() };
         vec![
             (wire::OP_SCRIBE_APPEND, scribe::Append { categories }.to_bytes(), true),
-            (wire::OP_SCRIBE_ASK, ask.to_bytes(), true),
+            (wire::OP_SCRIBE_ASK, ask.to_bytes(), false),
             (wire::OP_SCRIBE_READ, read.to_bytes(), false),
         ]
     }
