@@ -48,12 +48,7 @@ impl Client {
     }
 
     /// Batches of a category from an entry on. With `wait` there may be none after some time.
-    pub fn scribe_read(
-        &mut self,
-        category: &str,
-        from: Index,
-        wait: bool,
-    ) -> Result<ScribePage> {
+    pub fn scribe_read(&mut self, category: &str, from: Index, wait: bool) -> Result<ScribePage> {
         let category = category.to_owned();
         let read = msg::Read { category, from, bytes_max: msg::READ_BYTES_MAX as u32, wait };
         let most_ms = self.wait_max(WAIT_MAX).as_millis() as u32;

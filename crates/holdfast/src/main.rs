@@ -104,7 +104,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
         Command::Audit(options) => audit::run(&mut connect(cli)?, options, &mut out),
         Command::Token(command) => token::run(&mut connect(cli)?, command, &mut out),
-        Command::Config(cli::Config::PrintDefault) => Ok(print!("{}", config::print_default())),
+        Command::Config(cli::Config::PrintDefault) => print_default(),
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::View(command) => {
             if let Some((name, alone)) = command.alone()? {
@@ -131,6 +131,11 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Bench(bench) => holdfast_bench::run(bench, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
     }
+}
+
+fn print_default() -> Result<()> {
+    print!("{}", config::print_default());
+    Ok(())
 }
 
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
