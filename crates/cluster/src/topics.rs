@@ -17,13 +17,17 @@ pub const AUDIT_TOPIC: &str = "audit-trail";
 /// whole topic do not cover.
 pub const ITEMS: &str = "view";
 
+/// The family of Scribe's categories: their entries are what is read, so snapshots replace none of them.
+pub const SCRIBE: &str = "scribe";
+
 /// Whole families of names are the folds': a topic of a later shard, which a client had made before,
 /// could never be folded. A face that is switched off is here, too: what a new one adds is a line.
-const FAMILIES: [(&str, &str); 4] = [
+const FAMILIES: [(&str, &str); 5] = [
     ("cluster", "the cluster's view"),
     ("namespace", "the view of names"),
     ("blobs", "S3"),
     (ITEMS, "views of items"),
+    (SCRIBE, "Scribe"),
 ];
 
 /// What somebody wants to do with a topic.
@@ -42,7 +46,7 @@ pub fn folded_by(topic: &str) -> Option<&'static str> {
 
 /// Whether snapshots that every node has of its view of the topic hold all that anybody needs of it.
 pub fn is_covered_by_snapshots(topic: &str) -> bool {
-    topic.split('/').next() != Some(ITEMS)
+    !matches!(topic.split('/').next(), Some(ITEMS | SCRIBE))
 }
 
 /// Refuses what a client may not do with the audit trail: it would be worth nothing if those whom it
@@ -97,6 +101,7 @@ mod tests {
             "blobs",
             "blobs/1/2",
             "view/orders",
+            "scribe/web",
         ] {
             let refused = check_client(topic, Use::Change, true).unwrap_err();
             assert!(refused.message.contains(topic), "{refused}");

@@ -139,6 +139,18 @@ events! {
     CacheKept = "cache.kept", INFO,
         "A cache ended and keeps its items for the next one.",
         "Nothing.";
+    ScribeCopied = "scribe.copied", ERROR,
+        "Somebody else sends a category's messages under the identity of this agent's spool: its directory was copied. It sends nothing more of that category, and gives nothing of it up.",
+        "End the copy's agent, and give the one of them that is to go on elsewhere an empty directory ([scribe](scribe.md#a-copied-spool)).";
+    ScribeWaits = "scribe.waits", WARN,
+        "An agent cannot bring messages to their topics. It keeps them in its spool and tries again.",
+        "Read the sentence. While the spool has room, clients notice nothing.";
+    ScribeFull = "scribe.full", WARN,
+        "Scribe's clients are told to try later: the spool has reached its bound, or cannot be written.",
+        "Look at why messages do not leave (`scribe.waits`), or give the spool more room.";
+    ScribeGoesOn = "scribe.goes-on", INFO,
+        "An agent brings messages to their topics again, or takes them again.",
+        "Nothing.";
     NodeStarted = "node.started", INFO,
         "The node serves.",
         "Nothing.";

@@ -206,6 +206,18 @@ pub async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Optio
     tokio::time::timeout(time, future).await.ok()
 }
 
+/// What `future` comes to, unless `end` comes first.
+pub async fn unless<T>(
+    end: impl Future<Output = ()>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = end => None,
+        done = future => Some(done),
+    }
+}
+
 /// A time that can be put off.
 pub struct Timer(Pin<Box<tokio::time::Sleep>>);
 

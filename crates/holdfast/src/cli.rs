@@ -93,6 +93,9 @@ pub enum Command {
     View(crate::view::View),
     /// Receive everything that a view holds at one index, and say how fast it came
     Ride(crate::ride::RideOptions),
+    /// Collect log messages by Scribe's protocol, each once
+    #[command(subcommand)]
+    Scribe(crate::scribe::Scribe),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::CacheOptions),
     /// Work with blobs over S3, here or elsewhere
@@ -132,6 +135,7 @@ impl Command {
                 | Command::Node(Node::Run { .. })
                 | Command::Cache(_)
                 | Command::Route(_)
+                | Command::Scribe(crate::scribe::Scribe::Agent(_))
         ) || matches!(self, Command::View(crate::view::View::Run { alone, .. }) if alone.data().is_some())
     }
 
@@ -210,6 +214,9 @@ pub struct Up {
     /// Poll instead of sleeping: lower latency for a core that is always busy
     #[arg(long)]
     pub spin: bool,
+    /// Port for Scribe's clients on this machine [default: the settings' `scribe_port`, off]
+    #[arg(long, value_name = "PORT")]
+    pub scribe_port: Option<u16>,
 }
 
 /// `holdfast dev`: its flags start a cluster, its subcommands speak to one.

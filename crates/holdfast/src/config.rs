@@ -107,6 +107,9 @@ config! {
     cache_port: u16 = "11211";
     /// What the cache may keep.
     cache_memory: String = r#""64M""#;
+    /// Port of Scribe's protocol on 127.0.0.1, whose messages go to topics at once; 0 switches it off.
+    /// Other machines send by `holdfast scribe agent`.
+    scribe_port: u16 = "0";
     /// What the process may hold for its clients, all connections together: answers not yet taken,
     /// half-received bodies, reads under way; "0" for a sixteenth of the machine's memory, 64M to
     /// 2G.

@@ -24,6 +24,7 @@ mod ride;
 mod roles;
 mod route;
 mod s3;
+mod scribe;
 mod sim;
 mod sort;
 mod token;
@@ -103,10 +104,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
         Command::Audit(options) => audit::run(&mut connect(cli)?, options, &mut out),
         Command::Token(command) => token::run(&mut connect(cli)?, command, &mut out),
-        Command::Config(cli::Config::PrintDefault) => {
-            print!("{}", config::print_default());
-            Ok(())
-        }
+        Command::Config(cli::Config::PrintDefault) => print_default(),
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::View(command) => {
             if let Some((name, alone)) = command.alone()? {
@@ -127,11 +125,17 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
+        Command::Scribe(command) => scribe::run(command, &|| connect(cli), &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
         Command::Route(options) => route::run(options, &mut out),
         Command::Bench(bench) => holdfast_bench::run(bench, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
     }
+}
+
+fn print_default() -> Result<()> {
+    print!("{}", config::print_default());
+    Ok(())
 }
 
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]

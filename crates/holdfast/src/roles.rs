@@ -6,6 +6,7 @@ mod cache;
 mod certificates;
 mod housekeeping;
 mod native;
+mod scribe;
 mod views;
 
 pub use housekeeping::Rounds;
@@ -18,6 +19,7 @@ use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, HoldMutex, Secret, local};
 use holdfast_node::{Audit, Node, Watch};
 use holdfast_ride::Views;
+use holdfast_scribe::face::ScribeFace;
 use holdfast_server::Native;
 use prometheus_client::registry::Registry;
 use serde_json::{Map, Value};
@@ -37,6 +39,7 @@ pub const ROLES: &[Start] = &[
     housekeeping::keeper,
     housekeeping::member,
     views::start,
+    scribe::start,
     s3::start,
 ];
 
@@ -76,6 +79,8 @@ pub struct Context<'a> {
     pub native: &'a Arc<Native>,
     /// Views of items; those that ran before are yet to be opened.
     pub views: &'a Arc<Views>,
+    /// Scribe's categories, which are yet to be opened.
+    pub scribe: &'a Arc<ScribeFace>,
     /// What is written down of what clients change.
     pub audit: &'a Arc<Audit>,
     /// Of the cluster: who has it may ask for everything.
@@ -176,6 +181,8 @@ pub struct Places {
     pub cache: usize,
     /// Of metrics and health.
     pub http: usize,
+    /// Of Scribe's port.
+    pub scribe: usize,
 }
 
 impl Places {
@@ -191,8 +198,12 @@ impl Places {
             holdfast_s3::CONNECTIONS_MAX,
             cache,
             http::CONNECTIONS_MAX,
+            holdfast_scribe::door::CONNECTIONS_MAX,
         ];
         let shares = local::share_descriptors(limit, &wanted);
-        Ok(Places { native: shares[0], s3: shares[1], cache: shares[2], http: shares[3] })
+        let [native, s3, cache, http, scribe] = shares[..] else {
+            return Err(Error::bug("share descriptors: there are not as many shares as ports"));
+        };
+        Ok(Places { native, s3, cache, http, scribe })
     }
 }

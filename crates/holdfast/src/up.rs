@@ -22,6 +22,7 @@ use holdfast_env::{event, events};
 use holdfast_file::FileFace;
 use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, LogEngine, Machine, Node, NodeConfig};
 use holdfast_ride::{Settings, ViewFace, Views};
+use holdfast_scribe::face::ScribeFace;
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
 use holdfast_wire::view::ViewName;
@@ -95,13 +96,16 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
     let native = native.with_limits_of(&Clients::new(allowed.0, allowed.1));
     let of_views = ViewFace::new(views.clone(), alone.map(|(name, _)| name.clone()));
-    let native = Arc::new(native.with_audit(audit.clone()).with(files).with(of_views));
+    let native = native.with_audit(audit.clone()).with(files).with(of_views);
+    let scribe = ScribeFace::new(node.clone());
+    let native = Arc::new(native.with(scribe.clone()));
     let context = Context {
         data,
         config,
         node: &node,
         native: &native,
         views: &views,
+        scribe: &scribe,
         audit: &audit,
         secret: &secret,
         certificates: &certificates,
@@ -186,6 +190,7 @@ fn settings(up: &Up, join: Option<&str>, log: Option<&str>) -> Result<Config> {
         })?;
     }
     config.spin |= up.spin;
+    config.scribe_port = up.scribe_port.unwrap_or(config.scribe_port);
     if let Some(join) = join {
         config.join = join.to_owned();
     }

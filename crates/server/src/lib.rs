@@ -10,8 +10,10 @@ mod logs;
 mod native;
 mod nodes;
 mod route;
+mod tails;
 
 pub use native::Native;
 pub use route::{
     AtOnce, Face, Later, Request, Right, Rights, Route, Told, Within, answer, beyond_rules, decoded,
 };
+pub use tails::{Place, Tails};

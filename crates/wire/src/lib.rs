@@ -10,6 +10,7 @@ pub mod file;
 pub mod log;
 pub mod peer;
 pub mod peer_log;
+pub mod scribe;
 pub mod slab;
 #[cfg(test)]
 mod tests;
@@ -154,6 +155,15 @@ pub const OP_RIDE_BEGIN: u16 = 0x0510;
 pub const OP_RIDE_NEXT: u16 = 0x0511;
 /// `RIDE_END`: a ride's number; answered empty.
 pub const OP_RIDE_END: u16 = 0x0512;
+
+/// `SCRIBE_APPEND`: [`scribe::Append`] and the batches; answered with [`scribe::Positions`].
+pub const OP_SCRIBE_APPEND: u16 = 0x0601;
+/// `SCRIBE_ASK`: [`scribe::Ask`]; answered with [`scribe::Positions`].
+pub const OP_SCRIBE_ASK: u16 = 0x0602;
+/// `SCRIBE_READ`: [`scribe::Read`]; answered with [`scribe::Batches`] and the batches.
+pub const OP_SCRIBE_READ: u16 = 0x0603;
+/// `SCRIBE_STATUS`: empty; answered with a list of [`scribe::CategoryStatus`].
+pub const OP_SCRIBE_STATUS: u16 = 0x0604;
 
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.

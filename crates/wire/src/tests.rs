@@ -417,6 +417,31 @@ fn view_messages(m: &mut Messages) {
     m.add("view::Next", view::Next { ride: 7, head: 1 });
 }
 
+fn scribe_messages(m: &mut Messages) {
+    let (category, categories, index) = ("c".to_owned(), vec!["c".to_owned()], Index(5));
+    m.add("scribe::Append", scribe::Append { categories: categories.clone() });
+    let positions = vec![scribe::Position { next: 5, checksum: 6, refused: "no".into() }];
+    m.add("scribe::Positions", scribe::Positions { positions });
+    m.add("scribe::Ask", scribe::Ask { spool: 7, categories });
+    let read = scribe::Read { category: category.clone(), from: index, bytes_max: 9, wait: true };
+    m.add("scribe::Read", read);
+    let batches = vec![scribe::Indexed { index, bytes: 3 }];
+    m.add("scribe::Batches", scribe::Batches { batches, next: Index(6) });
+    let (first, next) = (Index(1), Index(2));
+    let status = scribe::CategoryStatus {
+        category,
+        first,
+        next,
+        batches: 3,
+        messages: 4,
+        raw_bytes: 5,
+        dropped: 6,
+        spools: 7,
+        log_bytes: 8,
+    };
+    m.add("scribe::CategoryStatus", status);
+}
+
 #[test]
 fn every_message_has_its_golden_bytes() {
     let mut messages = Messages::default();
@@ -429,6 +454,7 @@ fn every_message_has_its_golden_bytes() {
     peer_copies(&mut messages);
     peer_log(&mut messages);
     view_messages(&mut messages);
+    scribe_messages(&mut messages);
     let made: Vec<String> =
         messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
     let golden: Vec<&str> = GOLDEN.lines().collect();

@@ -69,6 +69,18 @@ impl Stream {
         }
     }
 
+    /// Receives so many bytes behind those that are there; the buffer grows as they come, not before.
+    /// False if the other side ended in front of the last one.
+    pub async fn receive(&mut self, into: &mut Vec<u8>, bytes: usize) -> io::Result<bool> {
+        let got = self.take(bytes as u64).read_to_end(into).await?;
+        Ok(got == bytes)
+    }
+
+    /// Sends all of it.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes).await
+    }
+
     /// Says `bytes`, ends, and waits a moment for the other side to end, too: what it had sent and
     /// nobody has read would make the kernel take the farewell back.
     pub async fn farewell(self, bytes: &[u8]) {

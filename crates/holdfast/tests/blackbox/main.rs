@@ -39,6 +39,7 @@ mod rebuild;
 mod route;
 mod s3;
 mod s3_walk;
+mod scribe;
 mod sort;
 mod stopped_views;
 mod story;

@@ -16,6 +16,7 @@ use holdfast_env::{Budget, Clients, Clock, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_node::{Audit, Machine, Node, NodeConfig, Trail};
 use holdfast_ride::{Settings, ViewFace, Views};
+use holdfast_scribe::face::ScribeFace;
 use holdfast_server::Native;
 use holdfast_sim::SimDisk;
 use holdfast_wire::peer::{self, Sender};
@@ -74,6 +75,7 @@ impl World {
         let native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         let views = Views::new(&node, "/data/views".as_ref(), Settings::of(1), &Budget::new(0));
         let native = native.with(ViewFace::new(views.clone(), None));
+        let native = native.with(ScribeFace::new(node.clone()));
         let two = Allowance { connections: 2, ..Allowance::default() };
         let native = native.with_limits_of(&Clients::new(two, Allowance::default()));
         World { node, views, native: Arc::new(native), calendar, connections: AtomicU64::new(1) }

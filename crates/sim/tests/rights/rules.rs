@@ -11,7 +11,7 @@ use holdfast_base::ids::{Sequence, Tier};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_cluster::{ChunkKind, Command, Location, Outcome};
 use holdfast_wire::file::{Action, NewNode};
-use holdfast_wire::{self as wire, Call, admin, chunk, file, log, slab, view};
+use holdfast_wire::{self as wire, Call, admin, chunk, file, log, scribe, slab, view};
 
 const TOKEN: u64 = 7;
 
@@ -184,7 +184,21 @@ impl Part {
             (wire::OP_REMAINDER, file::Remainder { file: self.begun, crc: 0 }.to_bytes(), changes),
         ];
         all.extend(self.items());
+        all.extend(self.category());
         all
+    }
+
+    /// Requests about a category of the part's name.
+    fn category(&self) -> Vec<(u16, Vec<u8>, bool)> {
+        let category = self.root[1..].to_owned();
+        let categories = vec![category.clone()];
+        let read = scribe::Read { category, from: Index(1), bytes_max: 1, wait: false };
+        let ask = scribe::Ask { spool: 1, categories: categories.clone() };
+        vec![
+            (wire::OP_SCRIBE_APPEND, scribe::Append { categories }.to_bytes(), true),
+            (wire::OP_SCRIBE_ASK, ask.to_bytes(), false),
+            (wire::OP_SCRIBE_READ, read.to_bytes(), false),
+        ]
     }
 
     /// Requests about a topic of items of the part's name.
@@ -290,6 +304,7 @@ fn for_others(own: &Part, other: &Part) -> Vec<(u16, Vec<u8>)> {
         (wire::OP_REGION, Vec::new()),
         (wire::OP_UNCLOSED, Vec::new()),
         (wire::OP_LOG_INFO, String::new().to_bytes()),
+        (wire::OP_SCRIBE_STATUS, Vec::new()),
         (wire::OP_VIEW_STATUS, String::new().to_bytes()),
         (wire::OP_CHANGE, rename(own.path("small"), other.path("new"))),
         (wire::OP_CHANGE, rename(other.path("small"), own.path("new"))),
@@ -340,9 +355,21 @@ fn rules_allow_what_they_cover_of_every_operation_and_nothing_else() {
     let (own, other) = (world.fill("/in"), world.fill("/inside"));
     world.do_it(Command::Symlink { path: "/in/link".into(), target: "/inside".into(), mtime: 1 });
     world.do_it(Command::Symlink { path: "/in/near".into(), target: "small".into(), mtime: 1 });
-    world.make_token("reads", TOKEN, &["fs:/in:r", "log:in:r", "log:view/in:r", "admin:r"]);
-    world.make_token("writes", TOKEN, &["fs:/in:rw", "log:in:rw", "log:view/in:rw", "admin:rw"]);
-    world.make_token("elsewhere", TOKEN, &["fs:/in/small/below:rw", "log:i:rw", "log:view/i:rw"]);
+    world.make_token(
+        "reads",
+        TOKEN,
+        &["fs:/in:r", "log:in:r", "log:view/in:r", "log:scribe/in:r", "admin:r"],
+    );
+    world.make_token(
+        "writes",
+        TOKEN,
+        &["fs:/in:rw", "log:in:rw", "log:view/in:rw", "log:scribe/in:rw", "admin:rw"],
+    );
+    world.make_token(
+        "elsewhere",
+        TOKEN,
+        &["fs:/in/small/below:rw", "log:i:rw", "log:view/i:rw", "log:scribe/i:rw"],
+    );
 
     let page = page();
     let by_rule = |right: &str| matches!(right, "data" | "admin");

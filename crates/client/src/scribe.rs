@@ -1,0 +1,92 @@
+//! Scribe's categories, from the client's side: batches to a topic, and out of it. What is in a batch is for
+//! who makes or reads it to know.
+
+use crate::client::{Client, decode};
+use holdfast_base::codec::put_bytes;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_wire::{self as wire, scribe as msg};
+use std::time::Duration;
+
+/// The longest wait that one request asks for.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Batches that were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScribePage {
+    /// Each with the index of its entry.
+    pub batches: Vec<(Index, Vec<u8>)>,
+    /// Where to read on.
+    pub next: Index,
+}
+
+impl Client {
+    /// Brings batches of these categories to their topics; answers where the spool of each is then. May be
+    /// done any number of times.
+    pub fn scribe_append(
+        &mut self,
+        categories: Vec<String>,
+        batches: &[&[u8]],
+    ) -> Result<Vec<msg::Position>> {
+        let mut body = Vec::with_capacity(batches.iter().map(|batch| 4 + batch.len()).sum());
+        batches.iter().for_each(|batch| put_bytes(&mut body, batch));
+        let append = msg::Append { categories };
+        let ticket = self.submit(wire::OP_SCRIBE_APPEND, &append, &[&body])?;
+        let answer: msg::Positions = decode(&self.wait(ticket)?)?;
+        positions(answer, batches.len())
+    }
+
+    /// Where a spool is in each of these categories.
+    pub fn scribe_ask(
+        &mut self,
+        spool: u64,
+        categories: Vec<String>,
+    ) -> Result<Vec<msg::Position>> {
+        let count = categories.len();
+        let answer = self.ask(wire::OP_SCRIBE_ASK, &msg::Ask { spool, categories })?;
+        positions(answer, count)
+    }
+
+    /// Batches of a category from an entry on. With `wait` there may be none after some time.
+    pub fn scribe_read(&mut self, category: &str, from: Index, wait: bool) -> Result<ScribePage> {
+        let category = category.to_owned();
+        let read = msg::Read { category, from, bytes_max: msg::READ_BYTES_MAX as u32, wait };
+        let most_ms = self.wait_max(WAIT_MAX).as_millis() as u32;
+        let deadline_ms = if wait { most_ms } else { self.options.deadline_ms };
+        let ticket = self.submit_by(wire::OP_SCRIBE_READ, deadline_ms, &read, &[])?;
+        let response = match self.wait(ticket) {
+            // Its deadline has passed.
+            Err(e) if wait && e.kind == Kind::Retry && self.connection.failure().is_none() => {
+                return Ok(ScribePage { batches: Vec::new(), next: from });
+            }
+            response => response?,
+        };
+        let batches: msg::Batches = decode(&response)?;
+        let (mut rest, mut read) = (response.body(), Vec::with_capacity(batches.batches.len()));
+        for msg::Indexed { index, bytes } in batches.batches {
+            let (batch, behind) = rest.split_at_checked(bytes as usize).ok_or_else(|| {
+                Error::corrupt(
+                    "read a category: the answer has fewer bytes than it says: ask again",
+                )
+            })?;
+            read.push((index, batch.to_vec()));
+            rest = behind;
+        }
+        Ok(ScribePage { batches: read, next: batches.next })
+    }
+
+    /// The categories that there are.
+    pub fn scribe_status(&mut self) -> Result<Vec<msg::CategoryStatus>> {
+        self.ask(wire::OP_SCRIBE_STATUS, &())
+    }
+}
+
+fn positions(answer: msg::Positions, count: usize) -> Result<Vec<msg::Position>> {
+    match answer.positions.len() == count {
+        true => Ok(answer.positions),
+        false => Err(Error::bug(format!(
+            "ask about categories: {} answers came to {count} questions",
+            answer.positions.len()
+        ))),
+    }
+}

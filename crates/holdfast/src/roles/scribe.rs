@@ -1,0 +1,68 @@
+//! Scribe: opens the categories that there are, and serves Scribe's clients on this machine, where that is
+//! switched on.
+
+use super::{Announcement, Context, Metrics, Role};
+use holdfast_base::Result;
+use holdfast_env::runtime::Runtime;
+use holdfast_scribe::door::{self, Service};
+use holdfast_scribe::intake::Intake;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use serde_json::json;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+struct ScribeRole {
+    door: Option<(Runtime, Arc<Service>)>,
+}
+
+/// Always there; `scribe_port` 0 leaves what agents send.
+pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    if let Err(e) = context.scribe.open_all() {
+        context.node.report_finding(format!("open Scribe's categories: {e}"));
+    }
+    let port = context.config.scribe_port;
+    let door = match port {
+        0 => None,
+        port => {
+            // Its protocol asks nobody who they are: other machines send by an agent of their own.
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let since_s = (context.node.machine.clock.unix_ms() / 1000) as i64;
+            let intake = Intake::start(context.scribe.clone())?;
+            let service = Service::new(intake, since_s, Vec::new);
+            let (places, budget) = (context.places.scribe, context.budget.clone());
+            let runtime = door::serve(address, service.clone(), places, budget)
+                .map_err(|e| e.context("start Scribe's port (`scribe_port`, 0 for none)"))?;
+            Some((runtime, service))
+        }
+    };
+    Ok(Some(Box::new(ScribeRole { door })))
+}
+
+impl Role for ScribeRole {
+    fn announce(&self, said: &mut Announcement) {
+        let Some((runtime, _)) = &self.door else { return };
+        let address = runtime.address();
+        said.listens("scribe", format!("{address}, open to every user of this machine"));
+        said.fields.insert("scribe".into(), json!(address.to_string()));
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        let service = self.door.as_ref()?.1.clone();
+        Some(Box::new(move |registry| {
+            let family = Family::<Vec<(&'static str, String)>, Gauge>::default();
+            for (name, count) in service.counters() {
+                family.get_or_create(&vec![("counter", name)]).set(count);
+            }
+            registry.register("scribe", "Counts of Scribe's port, as it names them", family);
+        }))
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        if let Some((door, service)) = self.door {
+            drop(door);
+            service.intake().end();
+        }
+        Ok(())
+    }
+}

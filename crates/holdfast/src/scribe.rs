@@ -1,0 +1,247 @@
+//! `holdfast scribe`: an agent beside an application, and what categories hold. Decides nothing about
+//! messages.
+
+use clap::{Args, Subcommand};
+use holdfast_base::ids::Index;
+use holdfast_base::units::{format_bytes, parse_bytes};
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, ClientOptions, Endpoint};
+use holdfast_command::output::{self, Output};
+use holdfast_command::secrets;
+use holdfast_env::{Budget, RealClock, RealDisk, RealRng, event, local, signals};
+use holdfast_log::Drive;
+use holdfast_scribe::agent::{Agent, Settings};
+use holdfast_scribe::batch::{self, Messages};
+use holdfast_scribe::door;
+use holdfast_scribe::store::{Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use serde_json::{Value, json};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `holdfast scribe ...`.
+#[derive(Subcommand, Debug)]
+pub enum Scribe {
+    /// Take messages of Scribe's clients on this machine, keep them on its disk, and bring them to a cluster
+    Agent(AgentOptions),
+    /// Print the messages of a category as they come, until interrupted
+    Tail {
+        category: String,
+        /// First entry of the category's topic [default: the next one; with --no-follow the oldest]
+        #[arg(long, value_name = "INDEX")]
+        from: Option<u64>,
+        /// End with the last message that there is
+        #[arg(long)]
+        no_follow: bool,
+    },
+    /// Say how categories are doing
+    Status,
+}
+
+/// `holdfast scribe agent`.
+#[derive(Args, Debug)]
+pub struct AgentOptions {
+    /// Directory that keeps messages until their topics have them; this agent's alone
+    #[arg(long, value_name = "DIR")]
+    spool: PathBuf,
+    /// Nodes of the cluster, HOST:PORT or unix:/path: the first that answers is used
+    #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "ADDRESS")]
+    to: Vec<String>,
+    /// Port for Scribe's clients; 0 for any that is free
+    #[arg(long, default_value_t = door::PORT, value_name = "PORT")]
+    port: u16,
+    /// Address to listen on; Scribe's protocol asks nobody who they are
+    #[arg(long, default_value = "127.0.0.1", value_name = "HOST")]
+    listen: IpAddr,
+    /// What the spool's files may take; clients are told to try later before that
+    #[arg(long, default_value = "1G", value_parser = spool_bytes, value_name = "BYTES")]
+    spool_size: u64,
+    /// How long an agent that is told to end goes on to bring out what its spool has
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    drain: u64,
+}
+
+fn spool_bytes(text: &str) -> std::result::Result<u64, String> {
+    let least = SEGMENTS_MIN * SEGMENT_BYTES;
+    match parse_bytes(text)? {
+        bytes if bytes >= least => Ok(bytes),
+        _ => Err(format!("a spool takes {} or more", format_bytes(least))),
+    }
+}
+
+/// Silence of a node after which another one is asked: it answers when its log has synced.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// Carries out a command that asks a node; `agent` is one that serves.
+pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Output) -> Result<()> {
+    match command {
+        Scribe::Agent(options) => agent(options, out),
+        Scribe::Tail { category, from, no_follow } => {
+            tail(&mut connect()?, category, *from, !no_follow, out)
+        }
+        Scribe::Status => connect()?.scribe_status()?.iter().try_for_each(|one| {
+            let (messages, log) = (one.messages, format_bytes(one.log_bytes));
+            let last = one.next.0.saturating_sub(1);
+            out.line(
+                || {
+                    format!(
+                        "{}  {messages} messages, {} in {} batches, {log} in the log (entries {} to {last}), \
+                         {} spools, {} batches dropped",
+                        one.category,
+                        format_bytes(one.raw_bytes),
+                        one.batches,
+                        one.first,
+                        one.spools,
+                        one.dropped
+                    )
+                },
+                || {
+                    json!({
+                        "category": one.category, "messages": messages, "raw_bytes": one.raw_bytes,
+                        "batches": one.batches, "log_bytes": one.log_bytes, "first": one.first.0,
+                        "next": one.next.0, "spools": one.spools, "dropped": one.dropped,
+                    })
+                },
+            )
+        }),
+    }
+}
+
+fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
+    // Before any thread starts, so that only the one that waits for them gets signals.
+    signals::block_shutdown_signals();
+    local::keep_private();
+    let listen = SocketAddr::new(options.listen, options.port);
+    if !listen.ip().is_loopback() {
+        let open = format!("whoever reaches `{listen}` can send messages of any category");
+        event!(OpenToAll, open);
+    }
+    let to = options.to.iter().map(|to| Endpoint::parse(to)).collect::<Result<Vec<_>>>()?;
+    secrets::close(&options.spool)
+        .map_err(|e| e.context(format_args!("open the spool `{}`", options.spool.display())))?;
+    let _ = local::raise_descriptors(local::DESCRIPTORS_WANTED);
+    let settings = Settings {
+        spool: options.spool.clone(),
+        bounds: Bounds {
+            bound_bytes: options.spool_size,
+            segment_bytes: SEGMENT_BYTES,
+            drive: Drive::Threads,
+        },
+        listen,
+        to,
+        client: ClientOptions {
+            read_timeout: Some(SILENCE_MAX),
+            // The thread that forwards has rests of its own.
+            reconnects_max: 1,
+            ..secrets::options()
+        },
+        connections_max: door::CONNECTIONS_MAX,
+        budget: Budget::new(Budget::default_bytes(local::memory_bytes())),
+    };
+    let agent = Agent::start(settings, Arc::new(RealDisk), &RealRng, &RealClock::new())?;
+    let (address, spool) = (agent.address().to_string(), agent.spool());
+    out.line(
+        || {
+            let to = options.to.join(", ");
+            format!(
+                "holdfast scribe agent serves {address}, spool {spool}, brings messages to {to}"
+            )
+        },
+        || json!({"event": "ready", "scribe": address, "spool": spool}),
+    )?;
+    signals::wait_for_shutdown()?;
+    let left = agent.end(Duration::from_secs(options.drain));
+    out.line(
+        || match left {
+            0 => "holdfast: ended in order, everything was delivered".to_owned(),
+            left => format!(
+                "holdfast: ended in order; {left} batches stay in the spool until its next start"
+            ),
+        },
+        || json!({"event": "ending", "batches_left": left}),
+    )
+}
+
+fn tail(
+    client: &mut Client,
+    category: &str,
+    from: Option<u64>,
+    follow: bool,
+    out: &mut Output,
+) -> Result<()> {
+    let mut next = match from {
+        Some(from) => Index(from),
+        None => {
+            let all = client.scribe_status()?;
+            let one = all.into_iter().find(|one| one.category == category).ok_or_else(|| {
+                Error::not_found(format!(
+                    "read category `{category}`: there is none: `holdfast scribe status` lists those that \
+                     there are"
+                ))
+            })?;
+            if follow { one.next } else { one.first }
+        }
+    };
+    let (mut prints, mut waits) = (Prints::new(out), false);
+    loop {
+        let page = client.scribe_read(category, next, waits)?;
+        for (index, bytes) in &page.batches {
+            prints.batch(*index, bytes)?;
+        }
+        prints.flush()?;
+        waits = page.next == next;
+        if waits && !follow {
+            return Ok(());
+        }
+        next = page.next;
+    }
+}
+
+/// Messages to standard output: as they are where that is a file or a pipe, each with a line's end; shown
+/// where it is a terminal, which is to obey none of them.
+struct Prints<'a> {
+    out: &'a mut Output,
+    raw: Option<BufWriter<output::Stdout>>,
+}
+
+impl<'a> Prints<'a> {
+    fn new(out: &'a mut Output) -> Prints<'a> {
+        let raw = !out.is_json() && !std::io::stdout().is_terminal();
+        Prints { out, raw: raw.then(|| BufWriter::new(output::stdout())) }
+    }
+
+    fn batch(&mut self, index: Index, bytes: &[u8]) -> Result<()> {
+        // It has travelled.
+        batch::verify(bytes).map_err(|e| e.context(format_args!("read entry {index}")))?;
+        for message in Messages::of(bytes)?.iter() {
+            let line = message.strip_suffix(b"\n").unwrap_or(message);
+            match &mut self.raw {
+                Some(raw) => {
+                    raw.write_all(line)?;
+                    raw.write_all(b"\n")?;
+                }
+                None => self.out.line(
+                    || String::from_utf8_lossy(line).into_owned(),
+                    || object(index, message),
+                )?,
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.raw.as_mut().map_or(Ok(()), |raw| Ok(raw.flush()?))
+    }
+}
+
+fn object(index: Index, message: &[u8]) -> Value {
+    match std::str::from_utf8(message) {
+        Ok(text) => json!({"index": index.0, "text": text}),
+        Err(_) => {
+            let hex: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({"index": index.0, "hex": hex})
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Scribe from outside: real clients, an agent and a node that are killed in turn, a spool that is full.
+
+use super::common::{Finished, Node, Scratch, binary, bytes, finish, free_port, signal};
+use super::memcached::python;
+use super::told::Told;
+use holdfast_scribe::call::{Entry, encode_log};
+use holdfast_scribe::thrift::{self, Form, Header, MessageType, Writer};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A running `holdfast scribe agent`.
+struct Agent {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    address: SocketAddr,
+    spool: String,
+    told: Told,
+}
+
+impl Agent {
+    fn start(directory: &Path, port: u16, node: &Path, more: &[&str]) -> Agent {
+        let to = format!("unix:{}", node.join("holdfast.sock").display());
+        let mut command = binary();
+        command.args(["--json", "scribe", "agent", "--port", &port.to_string(), "--to", &to]);
+        command.arg("--spool").arg(directory).args(more);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let mut told = Told::by(child.stderr.take().unwrap());
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| {
+            panic!("the agent did not start: {}", told.judge());
+        });
+        let address = ready["scribe"].as_str().unwrap().parse().unwrap();
+        let spool = ready["spool"].as_str().unwrap().to_owned();
+        Agent { child, stdout, address, spool, told }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.told.judge();
+    }
+
+    /// Ends in order; how many batches stay.
+    fn stop(mut self) -> u64 {
+        signal(self.child.id(), "TERM");
+        let mut out = String::new();
+        self.stdout.read_to_string(&mut out).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        self.told.judge();
+        let ending: Value = serde_json::from_str(&out).expect(&out);
+        ending["batches_left"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One client, which connects anew when it has to.
+struct Client {
+    address: SocketAddr,
+    stream: Option<TcpStream>,
+}
+
+impl Client {
+    fn new(address: SocketAddr) -> Client {
+        Client { address, stream: None }
+    }
+
+    /// Whether a call got OK; nothing where nobody knows.
+    fn log(&mut self, entries: &[(&str, &[u8])]) -> Option<bool> {
+        let entries: Vec<Entry<'_>> = entries
+            .iter()
+            .map(|(category, message)| Entry { category: category.as_bytes(), message })
+            .collect();
+        let answered = self.call(&encode_log(Form::Old, 1, &entries));
+        if answered.is_none() {
+            self.stream = None;
+        }
+        // In front of the field's end: the result, 0 for OK.
+        answered.map(|answer| answer[answer.len() - 2] == 0)
+    }
+
+    fn counter(&mut self, name: &str) -> i64 {
+        let (form, kind) = (Form::Strict, MessageType::Call);
+        let header = Header { form, kind, name: b"getCounter", sequence: 1 };
+        let mut out = Writer::message(&header);
+        out.field(thrift::STRING, 1);
+        out.bytes(name.as_bytes());
+        out.stop();
+        let answer = self.call(&out.finish()).unwrap();
+        let end = answer.len() - 1;
+        i64::from_be_bytes(answer[end - 8..end].try_into().unwrap())
+    }
+
+    fn call(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        if self.stream.is_none() {
+            self.stream = Some(TcpStream::connect(self.address).ok()?);
+        }
+        let stream = self.stream.as_mut()?;
+        stream.write_all(frame).ok()?;
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).ok()?;
+        let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut answer).ok()?;
+        Some(answer)
+    }
+}
+
+fn settings(port: u16) -> String {
+    format!("scribe_port = {port}\n")
+}
+
+fn lines(node: &Node, category: &str) -> Vec<String> {
+    let text = node.run(&["scribe", "tail", category, "--no-follow", "--from", "1"]).ok();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Asks until a category has so many messages; every attempt is a round trip.
+fn until(node: &Node, category: &str, messages: u64) {
+    let mut client = node.client();
+    let mut has = 0;
+    for _ in 0..1_000_000 {
+        let all = client.scribe_status().unwrap();
+        has = all.iter().find(|one| one.category == category).map_or(0, |one| one.messages);
+        if has >= messages {
+            return;
+        }
+    }
+    panic!("`{category}` has {has} messages, not {messages}");
+}
+
+#[test]
+fn clients_that_people_have_are_served_by_agent_and_node() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("node"), &settings(free_port()));
+    let address: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let agent = Agent::start(&scratch.path("spool"), 0, &node.data, &[]);
+    for (address, category) in [(address, "Direct-1"), (agent.address, "by_agent")] {
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        python("scribe_clients.py", &[host, port, category.to_owned()]);
+    }
+    let mut client = Client::new(agent.address);
+    assert_eq!(client.log(&[("other", b"one\n"), ("other", b""), ("other", b"two")]), Some(true));
+    until(&node, "other", 3);
+    assert_eq!(lines(&node, "other"), ["one", "", "two"]);
+    let json = node.json(&["scribe", "tail", "other", "--no-follow"]);
+    assert_eq!(json[0], serde_json::json!({"index": 1, "text": "one\n"}));
+    for category in ["Direct-1", "by_agent"] {
+        let read = match node.json(&["scribe", "status"]).iter().find(|c| c["category"] == category)
+        {
+            Some(status) if status["messages"].as_u64() < Some(202) => {
+                until(&node, category, 202);
+                lines(&node, category)
+            }
+            Some(_) => lines(&node, category),
+            // There are no such clients here.
+            None => continue,
+        };
+        let wanted: Vec<String> = ["strict", "old"]
+            .iter()
+            .flat_map(|name| {
+                let lines = (0..100).map(move |i| format!("{name} {i} äöü"));
+                lines.chain([format!("{name} last")])
+            })
+            .collect();
+        assert_eq!(read, wanted, "{category}");
+    }
+    assert_eq!(agent.stop(), 0);
+    let refused = node.run(&["scribe", "tail", "none", "--no-follow"]);
+    refused.refused(&["none", "holdfast scribe status"]);
+    node.stop();
+}
+
+/// A node that does not keep the log takes calls, batches of agents, and readers, and passes them on.
+#[test]
+fn any_node_of_a_cluster_takes_messages_and_shows_them() {
+    let scratch = Scratch::new();
+    let ports = [free_port(), free_port(), free_port()];
+    let settings = |native: u16| format!("native_port = {native}\nscribe_port = {}\n", ports[2]);
+    let first = Node::start_with(&scratch.path("a"), &format!("native_port = {}\n", ports[0]));
+    Node::set(&scratch.path("b"), &settings(ports[1]));
+    let second = Node::join(&scratch.path("b"), &first, ports[0]);
+    let address: SocketAddr = second.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let mut client = Client::new(address);
+    assert_eq!(client.log(&[("c", b"by its door"), ("D", b"another")]), Some(true));
+    let agent = Agent::start(&scratch.path("spool"), 0, &second.data, &[]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"by an agent")]), Some(true));
+    until(&second, "c", 2);
+    for node in [&first, &second] {
+        assert_eq!(lines(node, "c"), ["by its door", "by an agent"]);
+        assert_eq!(lines(node, "D"), ["another"]);
+    }
+    assert_eq!(agent.stop(), 0);
+    // What was taken is there again when the node that keeps it has died.
+    let data = first.kill();
+    let first = Node::start(&data);
+    assert_eq!(lines(&first, "c").len(), 2);
+    drop((second, first));
+}
+
+/// Whoever reaches the port can send anything. What is no frame ends its connection, and nothing else.
+#[test]
+fn frames_that_are_none_end_their_connection_alone() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("node"), &settings(free_port()));
+    let address: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let good = encode_log(Form::Strict, 1, &[Entry { category: b"c", message: b"m" }]);
+    let mut deep = b"\0\0\0\x03Log\x01\0\0\0\0\x0f\0\x05".to_vec();
+    (0..100_000).for_each(|_| deep.extend_from_slice(b"\x0f\0\0\0\x01"));
+    deep.splice(0..0, (deep.len() as u32).to_be_bytes());
+    for frame in [
+        b"\x7f\xff\xff\xff".to_vec(),
+        b"\xff\xff\xff\xff".to_vec(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        b"\0\0\0\0".to_vec(),
+        bytes(1, 4096),
+        deep,
+    ] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let _ = stream.write_all(&frame);
+        let mut rest = Vec::new();
+        // Reset, where there was more than was read.
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "{frame:?}");
+    }
+    // One that is cut, and one that never reads what it is answered.
+    let mut cut = TcpStream::connect(address).unwrap();
+    cut.write_all(&good[..good.len() - 1]).unwrap();
+    let mut deaf = TcpStream::connect(address).unwrap();
+    (0..100).for_each(|_| deaf.write_all(&good).unwrap());
+    let mut client = Client::new(address);
+    assert_eq!(client.log(&[("c", b"last")]), Some(true));
+    until(&node, "c", 101);
+    node.stop();
+}
+
+/// What got OK is read once, whoever is killed between.
+#[test]
+fn agent_and_node_are_killed_in_turn_and_what_got_ok_is_read_once() {
+    let scratch = Scratch::new();
+    let (data, spool, port) = (scratch.path("node"), scratch.path("spool"), free_port());
+    let mut node = Some(Node::start(&data));
+    let mut agent = Some(Agent::start(&spool, port, &data, &[]));
+    let address = agent.as_ref().unwrap().address;
+    let identity = agent.as_ref().unwrap().spool.clone();
+    let done = AtomicBool::new(false);
+    // Each attempt has a number of its own: what nobody knows about may be there or not.
+    let work = |writer: usize| {
+        let (mut client, mut told) = (Client::new(address), BTreeMap::new());
+        let mut attempt = 0;
+        while !done.load(Ordering::Relaxed) {
+            attempt += 1;
+            let category = ["a", "b"][attempt % 2];
+            let lines: Vec<String> = (0..20)
+                .map(|line| format!("{writer}:{attempt}:{line} some words of a log"))
+                .collect();
+            let entries: Vec<(&str, &[u8])> =
+                lines.iter().map(|line| (category, line.as_bytes())).collect();
+            let answer = client.log(&entries);
+            told.insert((category, lines), answer);
+        }
+        told
+    };
+    let told: Vec<_> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3).map(|writer| scope.spawn(move || work(writer))).collect();
+        for round in 0..6 {
+            // Under way, before the next one is killed.
+            let mut client = Client::new(address);
+            let mark = format!("mark {round}");
+            while client.log(&[("marks", mark.as_bytes())]) != Some(true) {}
+            match round % 2 {
+                0 => {
+                    agent.take().unwrap().kill();
+                    agent = Some(Agent::start(&spool, port, &data, &[]));
+                    assert_eq!(agent.as_ref().unwrap().spool, identity);
+                }
+                _ => {
+                    node.take().unwrap().kill();
+                    node = Some(Node::start(&data));
+                }
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    // Everything is brought out before it ends.
+    assert_eq!(agent.take().unwrap().stop(), 0);
+    let node = node.unwrap();
+    for category in ["a", "b"] {
+        let mut times: BTreeMap<String, usize> = BTreeMap::new();
+        lines(&node, category).into_iter().for_each(|line| *times.entry(line).or_default() += 1);
+        assert!(times.values().all(|times| *times == 1), "{category}: something is read twice");
+        let (mut good, mut unknown) = (0, 0);
+        for ((of, lines), answer) in told.iter().flatten() {
+            if *of != category {
+                continue;
+            }
+            let there = lines.iter().filter(|line| times.contains_key(*line)).count();
+            assert!(there == 0 || there == lines.len(), "a call is taken whole or not at all");
+            match answer {
+                Some(true) => {
+                    good += 1;
+                    assert_eq!(there, lines.len(), "{category}: {} got OK", lines[0]);
+                }
+                _ => unknown += 1,
+            }
+        }
+        assert!(good > 10, "{good} calls got OK, of {unknown} nobody knows");
+    }
+    let marks: Vec<String> = lines(&node, "marks");
+    let order: Vec<&String> = marks.iter().collect();
+    assert!(order.is_sorted(), "{marks:?}");
+    node.stop();
+}
+
+/// The bound of a spool holds while nobody takes what it has, and what it has is brought out later.
+#[test]
+fn a_full_spool_says_so_before_its_bound_and_goes_on_when_it_can() {
+    let scratch = Scratch::new();
+    let (data, spool) = (scratch.path("node"), scratch.path("spool"));
+    let bound = 128 << 20;
+    let agent = Agent::start(&spool, 0, &data, &["--spool-size", "128M"]);
+    let mut client = Client::new(agent.address);
+    let mut kept = 0;
+    loop {
+        let message = bytes(kept + 1, 500 << 10);
+        match client.log(&[("large", &message)]) {
+            Some(true) => kept += 1,
+            answer => {
+                assert_eq!(answer, Some(false));
+                break;
+            }
+        }
+    }
+    assert!(kept > 100, "{kept} messages of half a megabyte");
+    let on_disk = size(&spool);
+    assert!(on_disk <= bound, "{on_disk} bytes");
+    assert!(on_disk > bound / 2);
+    for path in files(&spool) {
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}", path.display());
+    }
+    let node = Node::start(&data);
+    until(&node, "large", kept);
+    while client.log(&[("large", b"behind")]) != Some(true) {}
+    until(&node, "large", kept + 1);
+    let all = node.json(&["scribe", "status"]);
+    assert_eq!(all[0]["messages"], kept + 1);
+    assert_eq!(agent.stop(), 0);
+    assert!(size(&spool) < bound / 2, "it gives up what was delivered");
+    node.stop();
+}
+
+/// A machine was cloned with its spool. Nothing of either is lost without a word.
+#[test]
+fn a_copied_spool_is_named_and_gives_nothing_up() {
+    let scratch = Scratch::new();
+    let (data, first, second) = (scratch.path("node"), scratch.path("one"), scratch.path("two"));
+    let agent = Agent::start(&first, 0, &data, &[]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"both")]), Some(true));
+    agent.kill();
+    copy(&first, &second);
+    let node = Node::start(&data);
+    let agent = Agent::start(&first, 0, &data, &[]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"first")]), Some(true));
+    assert_eq!(agent.stop(), 0);
+    let mut copy = Agent::start(&second, 0, &data, &["--drain", "1"]);
+    assert_eq!(Client::new(copy.address).log(&[("c", b"second")]), Some(true));
+    while Client::new(copy.address).counter("scribe_overall:copied") == 0 {}
+    copy.told.announce("scribe.copied");
+    assert!(copy.stop() > 0);
+    assert_eq!(lines(&node, "c"), ["both", "first"]);
+    node.stop();
+}
+
+#[test]
+fn what_is_asked_wrongly_is_said() {
+    let scratch = Scratch::new();
+    let spool = scratch.path("spool");
+    let run = |more: &[&str]| -> Finished {
+        let mut command = binary();
+        command.args(["scribe", "agent", "--port", "0", "--spool"]).arg(&spool).args(more);
+        finish(&mut command, b"")
+    };
+    assert_eq!(run(&[]).code, Some(2));
+    assert_eq!(run(&["--to", "a:1", "--spool-size", "1M"]).code, Some(2));
+    run(&["--to", "nowhere"]).refused(&["nowhere"]);
+    let agent = Agent::start(&spool, 0, &scratch.path("node"), &[]);
+    run(&["--to", "127.0.0.1:1"]).refused(&["another process uses it"]);
+    let taken = agent.address.port().to_string();
+    let mut command = binary();
+    command.args(["scribe", "agent", "--port", &taken, "--to", "127.0.0.1:1", "--spool"]);
+    finish(command.arg(scratch.path("other")), b"").refused(&["listen on", &taken]);
+}
+
+fn files(below: &Path) -> Vec<PathBuf> {
+    let mut all = vec![below.to_owned()];
+    let mut at = 0;
+    while at < all.len() {
+        if all[at].is_dir() {
+            all.extend(std::fs::read_dir(&all[at]).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        at += 1;
+    }
+    all
+}
+
+fn size(below: &Path) -> u64 {
+    let metadata = |path: &PathBuf| std::fs::metadata(path).ok();
+    files(below).iter().filter_map(metadata).filter(|file| file.is_file()).map(|f| f.len()).sum()
+}
+
+fn copy(from: &Path, to: &Path) {
+    let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(done.unwrap().success());
+}

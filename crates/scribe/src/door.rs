@@ -1,0 +1,207 @@
+//! The door: Scribe's port. Reads frames, has the messages of calls taken, and answers fb303. Knows nothing
+//! of where messages go; what is too much is bounded by places, a budget and the intake.
+
+use crate::batch::MESSAGE_BYTES_MAX;
+use crate::call::{self, Answer, Call, Entry, Health, LENGTH_BYTES, Method, Reply, encode_reply};
+use crate::category::Category;
+use crate::gather::Messages;
+use crate::intake::Intake;
+use holdfast_base::Result;
+use holdfast_env::runtime::{self, Place, Places, Runtime, Stream};
+use holdfast_env::{Budget, HoldMutex};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Scribe's own.
+pub const PORT: u16 = 1463;
+/// Connections; for further ones those that do least make way.
+pub const CONNECTIONS_MAX: usize = 1024;
+/// Until the next attempt to accept after one that failed.
+const ACCEPT_REST: Duration = Duration::from_millis(10);
+/// Categories that are counted apart.
+const COUNTED_MAX: usize = 4096;
+/// In front of counts of all categories together, as Scribe has it.
+const OVERALL: &str = "scribe_overall";
+
+const GOOD: &str = "received good";
+const BAD: &str = "received bad";
+const LATER: &str = "requests told to try later";
+
+/// What the door does with calls.
+pub struct Service {
+    intake: Intake,
+    counts: Mutex<BTreeMap<String, i64>>,
+    since_s: i64,
+    /// More counts, made when they are asked for.
+    more: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
+}
+
+impl Service {
+    /// Alive since that second of 1970's calendar; `more` counts are answered beside those of the door.
+    pub fn new(
+        intake: Intake,
+        since_s: i64,
+        more: impl Fn() -> Vec<(String, i64)> + Send + Sync + 'static,
+    ) -> Arc<Service> {
+        Arc::new(Service { intake, counts: Mutex::default(), since_s, more: Box::new(more) })
+    }
+
+    pub fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
+    /// All counts, as fb303 names them.
+    pub fn counters(&self) -> Vec<(String, i64)> {
+        let mut counters: Vec<(String, i64)> =
+            self.counts.held().iter().map(|(name, count)| (name.clone(), *count)).collect();
+        counters.extend((self.more)());
+        counters
+    }
+
+    fn count(&self, category: Option<&Category>, what: &str, by: i64) {
+        let mut counts = self.counts.held();
+        *counts.entry(format!("{OVERALL}:{what}")).or_default() += by;
+        let Some(category) = category else { return };
+        let name = format!("{category}:{what}");
+        if counts.len() < COUNTED_MAX || counts.contains_key(&name) {
+            *counts.entry(name).or_default() += by;
+        }
+    }
+
+    /// The messages that can be taken. What never can be is counted: its client is told OK, as Scribe does,
+    /// for it would send it for ever.
+    fn messages(&self, entries: &[Entry<'_>]) -> Messages {
+        let mut messages = Vec::with_capacity(entries.len());
+        let mut bad = 0;
+        for Entry { category, message } in entries {
+            let category = Category::of_bytes(category).ok();
+            let category = category.filter(|category| self.intake.knows_or_may(category));
+            match category {
+                Some(category) if message.len() <= MESSAGE_BYTES_MAX => {
+                    messages.push((category, message.to_vec()));
+                }
+                _ => bad += 1,
+            }
+        }
+        if bad > 0 {
+            self.count(None, BAD, bad);
+        }
+        Messages { messages }
+    }
+
+    async fn log(&self, entries: &[Entry<'_>]) -> Answer {
+        let call = self.messages(entries);
+        if call.messages.is_empty() {
+            return Answer::Ok;
+        }
+        let mut good: BTreeMap<Category, i64> = BTreeMap::new();
+        for (category, _) in &call.messages {
+            *good.entry(category.clone()).or_default() += 1;
+        }
+        let taken = runtime::answer(|done| self.intake.take(call, done)).await;
+        match taken {
+            Some(Answer::Ok) => {
+                good.iter().for_each(|(category, n)| self.count(Some(category), GOOD, *n));
+                Answer::Ok
+            }
+            _ => {
+                self.count(None, LATER, 1);
+                Answer::TryLater
+            }
+        }
+    }
+
+    async fn reply(&self, method: &Method<'_>) -> Reply {
+        match method {
+            Method::Log(entries) => Reply::Log(self.log(entries).await),
+            Method::Name => Reply::Text(b"scribe".to_vec()),
+            Method::Version => {
+                Reply::Text(format!("holdfast {}", env!("CARGO_PKG_VERSION")).into_bytes())
+            }
+            Method::Status => Reply::Health(match self.intake.trouble() {
+                None => Health::Alive,
+                Some(_) => Health::Warning,
+            }),
+            Method::StatusDetails => {
+                Reply::Text(self.intake.trouble().unwrap_or_default().into_bytes())
+            }
+            Method::Counters => Reply::Counters(self.counters()),
+            Method::Counter(name) => {
+                let counters = self.counters();
+                let count = counters.iter().find(|(one, _)| one.as_bytes() == *name);
+                Reply::Number(count.map_or(0, |(_, count)| *count))
+            }
+            Method::Option(_) | Method::CpuProfile => Reply::Text(Vec::new()),
+            Method::Options => Reply::Texts(Vec::new()),
+            Method::AliveSince => Reply::Number(self.since_s),
+            Method::SetOption | Method::Ignored => Reply::Nothing,
+            Method::Unknown => Reply::UnknownMethod,
+        }
+    }
+}
+
+/// Serves a port until the result is dropped.
+pub fn serve(
+    address: SocketAddr,
+    service: Arc<Service>,
+    connections_max: usize,
+    budget: Arc<Budget>,
+) -> Result<Runtime> {
+    let places = Places::new(connections_max);
+    runtime::serve("scribe", address, move |listener| async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors, or the client is gone again.
+                runtime::sleep(ACCEPT_REST).await;
+                continue;
+            };
+            let Some(place) = places.enter() else { continue };
+            let _ = stream.set_nodelay(true);
+            let (service, budget) = (service.clone(), budget.clone());
+            let serves = async move {
+                let work = connection(Stream::from(stream), &service, &place, &budget);
+                runtime::unless(place.ends(), work).await;
+            };
+            // It ends with its connection, or with the runtime.
+            drop(runtime::spawn(serves));
+        }
+    })
+}
+
+/// Ends with the connection, and where a frame is none: what follows it could be anything.
+async fn connection(mut stream: Stream, service: &Service, place: &Place, budget: &Arc<Budget>) {
+    let activity = place.activity();
+    let mut frame = Vec::new();
+    loop {
+        frame.clear();
+        if !matches!(stream.receive(&mut frame, LENGTH_BYTES).await, Ok(true)) {
+            return;
+        }
+        let busy = activity.begin();
+        let length: [u8; LENGTH_BYTES] = frame[..].try_into().expect("so many were received");
+        let Ok(bytes) = call::frame_bytes(length) else { return };
+        frame.clear();
+        // As it came, and its messages. Who finds no room connects again, as when it is told to try later.
+        let Some(share) = budget.take(2 * bytes as u64) else { return };
+        if !matches!(stream.receive(&mut frame, bytes).await, Ok(true)) {
+            return;
+        }
+        let Ok(call) = Call::decode(&frame) else { return };
+        let reply = service.reply(&call.method).await;
+        if call.is_answered() {
+            let answer = encode_reply(&call.header, &reply);
+            if stream.send(&answer).await.is_err() {
+                return;
+            }
+        }
+        drop((share, busy));
+        if frame.capacity() > KEPT_BYTES_MAX {
+            frame = Vec::new();
+        }
+    }
+}
+
+/// What a quiet connection keeps for its next frame.
+const KEPT_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,395 @@
+//! The world: spools with a log that loses what was not synced, a bag of batches under way (which come in any
+//! order, twice, late or never), a topic with its view, and a bag of answers.
+
+use holdfast_base::ids::Index;
+use holdfast_base::random::Random;
+use holdfast_base::stream;
+use holdfast_scribe::batch::{self, Messages as Read, Position, SpoolId};
+use holdfast_scribe::category::Category;
+use holdfast_scribe::gather::{Messages, Round};
+use holdfast_scribe::spool::{Kept, Numbered, Progress, Spool, decode_entry};
+use holdfast_scribe::view::{self, CategoryView};
+use holdfast_view::{Applied, View};
+use std::collections::BTreeMap;
+
+/// Beside the application: a directory, and the process that has it open.
+pub struct Agent {
+    pub spool: Spool,
+    /// What survives a power cut, from the first entry that is kept.
+    log: Vec<(Index, Vec<u8>)>,
+    next_index: u64,
+    waiting: Round,
+    waiting_texts: Vec<(Category, Vec<u8>)>,
+    /// What was answered with OK, of each category in its order; which identity had it.
+    told: Vec<(SpoolId, Category, Vec<u8>)>,
+    process: u64,
+}
+
+/// An answer under way: which agent's which process asked.
+struct Answer {
+    agent: usize,
+    process: u64,
+    category: Category,
+    position: Position,
+}
+
+#[derive(Default)]
+pub struct Seen {
+    pub repeats: u64,
+    pub early: u64,
+    pub copies: u64,
+    pub recovered: u64,
+    pub trimmed: u64,
+}
+
+pub struct World {
+    pub agents: Vec<Agent>,
+    topics: BTreeMap<Category, (CategoryView, Vec<Vec<u8>>)>,
+    /// Batches under way, and which agent's process hears of them.
+    bag: Vec<(usize, u64, Vec<u8>)>,
+    answers: Vec<Answer>,
+    /// Directories that somebody erased, each with what it had been told was kept.
+    erased: Vec<SpoolId>,
+    copied: Vec<SpoolId>,
+    ids: u64,
+    texts: u64,
+    pub seen: Seen,
+}
+
+fn category(of: u64) -> Category {
+    Category::new(["web", "Ads"][of as usize]).unwrap()
+}
+
+impl Agent {
+    fn new(id: u64, process: u64) -> Agent {
+        let mut agent = Agent {
+            spool: Spool::new(SpoolId(id)),
+            log: Vec::new(),
+            next_index: 1,
+            waiting: Round::default(),
+            waiting_texts: Vec::new(),
+            told: Vec::new(),
+            process,
+        };
+        agent.keep_mark();
+        agent
+    }
+
+    fn append(&mut self, entry: Vec<u8>) -> Index {
+        let index = Index(self.next_index);
+        self.next_index += 1;
+        self.log.push((index, entry));
+        index
+    }
+
+    fn keep_mark(&mut self) {
+        let mark = self.spool.mark();
+        let index = self.append(mark);
+        self.spool.marked(index);
+    }
+
+    /// What a process that starts makes of the directory.
+    fn recovered(&self) -> Spool {
+        let mut spool = Spool::opening();
+        for (index, entry) in &self.log {
+            spool.recover(*index, entry).expect("nothing is damaged");
+        }
+        spool
+    }
+}
+
+impl World {
+    pub fn new(agents: u64) -> World {
+        let all = (1..=agents).map(|id| Agent::new(id, id)).collect();
+        World {
+            agents: all,
+            topics: BTreeMap::new(),
+            bag: Vec::new(),
+            answers: Vec::new(),
+            erased: Vec::new(),
+            copied: Vec::new(),
+            ids: agents,
+            texts: 0,
+            seen: Seen::default(),
+        }
+    }
+
+    /// A client's call, which waits for its sync.
+    pub fn call(&mut self, agent: usize, messages: u64, of: u64) {
+        for _ in 0..messages {
+            self.texts += 1;
+            let text = (category(of), self.texts.to_string().into_bytes());
+            let agent = &mut self.agents[agent];
+            agent.waiting.add(&Messages { messages: vec![text.clone()] });
+            agent.waiting_texts.push(text);
+        }
+    }
+
+    /// Group commit: what waits is kept, and its callers hear OK.
+    pub fn sync(&mut self, agent: usize) {
+        let agent = &mut self.agents[agent];
+        let groups = std::mem::take(&mut agent.waiting).pack();
+        let numbered: Vec<Numbered> = agent.spool.number(&groups);
+        for group in &numbered {
+            let index = agent.append(group.entry.clone());
+            agent.spool.kept(index, group);
+        }
+        let id = agent.spool.id();
+        let told = std::mem::take(&mut agent.waiting_texts).into_iter();
+        agent.told.extend(told.map(|(category, text)| (id, category, text)));
+    }
+
+    /// Puts batches that the topic is not known to have onto the way.
+    pub fn send(&mut self, at: usize, most: usize) {
+        let agent = &self.agents[at];
+        let Some(from) = agent.spool.first_to_send() else { return };
+        let mut sent = 0;
+        for (_, entry) in agent.log.iter().filter(|(index, _)| *index >= from) {
+            let Kept::Group(batches) = decode_entry(entry).unwrap() else { continue };
+            for bytes in batches {
+                let (head, _) = batch::decode(bytes).unwrap();
+                if agent.spool.wants_to_send(&head) && sent < most {
+                    self.bag.push((at, agent.process, bytes.to_vec()));
+                    sent += 1;
+                }
+            }
+        }
+    }
+
+    /// Any of them arrives, now and perhaps again.
+    pub fn deliver(&mut self, random: &mut Random) {
+        if self.bag.is_empty() {
+            return;
+        }
+        let at = random.below(self.bag.len() as u64) as usize;
+        let (agent, process, bytes) = match random.below(4) {
+            0 => self.bag[at].clone(),
+            _ => self.bag.swap_remove(at),
+        };
+        let head = batch::verify(&bytes).unwrap();
+        let position = self.append(&head.category, bytes);
+        let category = head.category;
+        self.answers.push(Answer { agent, process, category, position });
+    }
+
+    fn append(&mut self, category: &Category, bytes: Vec<u8>) -> Position {
+        let begin = || (CategoryView::begin(&view::context(category)), Vec::new());
+        let (view, log) = self.topics.entry(category.clone()).or_insert_with(begin);
+        let (head, _) = batch::decode(&bytes).unwrap();
+        let before = view.position(head.spool);
+        self.seen.repeats += u64::from(head.ends().next <= before.next);
+        self.seen.early += u64::from(head.first > before.next);
+        log.push(bytes);
+        let index = Index(log.len() as u64);
+        let Applied::Ok(position) = view.apply(index, log.last().unwrap()) else { panic!() };
+        view::decode_position(&position).unwrap()
+    }
+
+    /// Any answer arrives. One that a process asked for that is gone arrives nowhere.
+    pub fn answer(&mut self, random: &mut Random) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let at = random.below(self.answers.len() as u64) as usize;
+        let answer = self.answers.swap_remove(at);
+        let Some(agent) = self.agents.get_mut(answer.agent) else { return };
+        if agent.process == answer.process {
+            let progress = agent.spool.learn(&answer.category, answer.position);
+            self.seen.copies += u64::from(progress == Progress::Copied);
+        }
+    }
+
+    /// An agent asks where it is, and hears it at once.
+    pub fn ask(&mut self, agent: usize) {
+        let agent = &mut self.agents[agent];
+        let categories: Vec<Category> = agent.spool.categories().cloned().collect();
+        for category in categories {
+            let id = agent.spool.id();
+            let known = self.topics.get(&category).map(|(view, _)| view.position(id));
+            let progress = agent.spool.learn(&category, known.unwrap_or(Position::START));
+            self.seen.copies += u64::from(progress == Progress::Copied);
+        }
+    }
+
+    /// What it carried is lost, and so are answers.
+    pub fn carrier_dies(&mut self, random: &mut Random) {
+        self.bag.retain(|_| random.below(2) == 0);
+        self.answers.retain(|_| random.below(2) == 0);
+    }
+
+    /// Everything that was not synced is gone; who waited hears nothing.
+    pub fn crash(&mut self, at: usize) {
+        self.ids += 1;
+        let process = self.ids;
+        let agent = &mut self.agents[at];
+        agent.waiting = Round::default();
+        agent.waiting_texts.clear();
+        let before = agent.spool.id();
+        agent.spool = agent.recovered();
+        assert_eq!(agent.spool.id(), before);
+        agent.process = process;
+        self.seen.recovered += u64::from(agent.spool.pending() > 0);
+    }
+
+    pub fn mark_and_trim(&mut self, at: usize) {
+        let agent = &mut self.agents[at];
+        agent.keep_mark();
+        let before = agent.spool.trim_before().expect("there is a mark");
+        let kept = agent.log.len();
+        agent.log.retain(|(index, _)| *index >= before);
+        self.seen.trimmed += (kept - agent.log.len()) as u64;
+    }
+
+    /// Begins with its snapshot.
+    pub fn topic_restarts(&mut self) {
+        for (category, (view, _)) in &mut self.topics {
+            let mut bytes = Vec::new();
+            stream::collect(&mut bytes, |out| view.snapshot(out));
+            let context = view::context(category);
+            let restored =
+                stream::read_all(&bytes, |source| CategoryView::restore(&context, source)).unwrap();
+            assert_eq!(*view, restored);
+            *view = restored;
+        }
+    }
+
+    /// The directory is gone: whoever begins there is another spool.
+    pub fn erase(&mut self, at: usize) {
+        self.ids += 1;
+        self.erased.push(self.agents[at].spool.id());
+        let told = std::mem::take(&mut self.agents[at].told);
+        self.agents[at] = Agent { told, ..Agent::new(self.ids, self.ids) };
+    }
+
+    /// Somebody copies the directory to another machine, where it goes on.
+    pub fn copy(&mut self, at: usize) {
+        self.ids += 1;
+        let of = &self.agents[at];
+        self.copied.push(of.spool.id());
+        let copy = Agent {
+            spool: of.recovered(),
+            log: of.log.clone(),
+            next_index: of.next_index,
+            waiting: Round::default(),
+            waiting_texts: Vec::new(),
+            told: of.told.clone(),
+            process: self.ids,
+        };
+        self.agents.push(copy);
+    }
+
+    /// The faults are over.
+    pub fn settle(&mut self, random: &mut Random) {
+        for agent in 0..self.agents.len() {
+            self.sync(agent);
+        }
+        for _ in 0..400 {
+            for agent in 0..self.agents.len() {
+                self.ask(agent);
+                self.send(agent, 8);
+            }
+            while !self.bag.is_empty() {
+                self.deliver(random);
+            }
+            while !self.answers.is_empty() {
+                self.answer(random);
+            }
+            if self.agents.iter().all(|agent| agent.spool.first_to_send().is_none()) {
+                return;
+            }
+        }
+        panic!("it never comes to an end");
+    }
+
+    /// What readers of a category see, each with its spool.
+    fn read(&self, category: &Category) -> Vec<(SpoolId, Vec<u8>)> {
+        let Some((view, log)) = self.topics.get(category) else { return Vec::new() };
+        let mut read = Vec::new();
+        let mut from = Index(1);
+        while let Some(index) = view.next_taken(from) {
+            let bytes = &log[index.0 as usize - 1];
+            let (head, _) = batch::decode(bytes).unwrap();
+            let messages = Read::of(bytes).unwrap();
+            read.extend(messages.iter().map(|message| (head.spool, message.to_vec())));
+            from = Index(index.0 + 1);
+        }
+        read
+    }
+
+    pub fn check(&self, seed: u64) {
+        for of in 0..2 {
+            let category = category(of);
+            let read = self.read(&category);
+            let mut once: Vec<&Vec<u8>> = read.iter().map(|(_, text)| text).collect();
+            once.sort();
+            once.dedup();
+            assert_eq!(once.len(), read.len(), "seed {seed}: something is read twice");
+            for agent in &self.agents {
+                for (id, told) in told_of(agent, &category) {
+                    let seen: Vec<_> =
+                        read.iter().filter(|(of, _)| *of == id).map(|(_, text)| text).collect();
+                    if self.copied.contains(&id) {
+                        self.check_copied(seed, agent, &category, &told, &seen);
+                    } else if self.erased.contains(&id) {
+                        // What had not arrived is lost; what has is the beginning, in order.
+                        assert!(told.iter().zip(&seen).all(|(a, b)| a == b), "seed {seed}");
+                        assert!(seen.len() <= told.len(), "seed {seed}");
+                    } else {
+                        assert!(told.iter().eq(&seen), "seed {seed}: {told:?} {seen:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Each message that was taken is in the topic, or still with the agent, which says that it is a copy.
+    fn check_copied(
+        &self,
+        seed: u64,
+        agent: &Agent,
+        category: &Category,
+        told: &[&Vec<u8>],
+        seen: &[&Vec<u8>],
+    ) {
+        if self.erased.contains(&agent.spool.id()) || told.iter().all(|text| seen.contains(text)) {
+            return;
+        }
+        let id = agent.spool.id();
+        if !self.copied.contains(&id) {
+            // It was erased after it was copied.
+            return;
+        }
+        assert!(agent.spool.copied().any(|copied| copied == category), "seed {seed}: unnoticed");
+        let mut kept = Vec::new();
+        for (_, entry) in &agent.log {
+            let Kept::Group(batches) = decode_entry(entry).unwrap() else { continue };
+            for bytes in batches {
+                kept.extend(Read::of(bytes).unwrap().iter().map(<[u8]>::to_vec));
+            }
+        }
+        for text in told {
+            assert!(seen.contains(text) || kept.contains(text), "seed {seed}: {text:?} is lost");
+        }
+    }
+
+    /// For stories.
+    pub fn bag(&mut self) -> &mut Vec<(usize, u64, Vec<u8>)> {
+        &mut self.bag
+    }
+
+    pub fn texts(&self, of: u64) -> Vec<String> {
+        let read = self.read(&category(of)).into_iter();
+        read.map(|(_, text)| String::from_utf8(text).unwrap()).collect()
+    }
+}
+
+/// What an agent's clients were told is kept, by the identity that it had then.
+fn told_of<'a>(agent: &'a Agent, category: &Category) -> BTreeMap<SpoolId, Vec<&'a Vec<u8>>> {
+    let mut told: BTreeMap<SpoolId, Vec<&Vec<u8>>> = BTreeMap::new();
+    for (id, of, text) in &agent.told {
+        if of == category {
+            told.entry(*id).or_default().push(text);
+        }
+    }
+    told
+}

@@ -1,0 +1,296 @@
+//! Agents of Scribe as a guest of the simulated world: each numbers messages, keeps them, and sends batches through any node while
+//! faults are drawn, some of them by two ways, and begins again now and then. In the end a reader of the
+//! category, through whichever node, sees each message once, in its agent's order.
+
+use holdfast_base::Result;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode, put_bytes};
+use holdfast_base::ids::Index;
+use holdfast_env::HoldMutex;
+use holdfast_node::Node;
+use holdfast_scribe::batch::{self, Messages as Read, Position, SpoolId};
+use holdfast_scribe::category::Category;
+use holdfast_scribe::face::ScribeFace;
+use holdfast_scribe::gather::{Messages, Round};
+use holdfast_scribe::spool::{Kept, Progress, Spool, decode_entry};
+use holdfast_sim::world::guest::{Guest, Lodging, Visitor, Work};
+use holdfast_sim::world::{Report, Schedule, run};
+use holdfast_sim::{SimNet, on_a_deep_stack};
+use holdfast_wire::{self as wire, scribe as msg};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+const CLIENTS: usize = 2;
+const CATEGORY: &str = "Shared";
+/// Requests in which an agent brings out what it has, when the faults are over.
+const ATTEMPTS: usize = 200;
+
+/// One agent: what is on its disk, and its process.
+struct Agent {
+    log: Vec<(Index, Vec<u8>)>,
+    spool: Spool,
+    /// Texts that it has kept, in their order.
+    told: Vec<String>,
+}
+
+#[derive(Default)]
+struct Agents(Mutex<BTreeMap<String, Arc<Mutex<Agent>>>>);
+
+fn with_agents(seed: u64, planted: &[&str]) -> Report {
+    let guests: Vec<fn() -> Arc<dyn Guest>> = vec![|| Arc::new(Agents::default())];
+    let planted = planted.iter().map(|bug| bug.to_string()).collect();
+    let schedule = Schedule { guests, planted, ..Schedule::new(seed) };
+    on_a_deep_stack(|| run(&schedule))
+}
+
+/// Batches come twice, late and by two ways, through nodes that die.
+#[test]
+fn messages_of_agents_are_read_once_and_in_their_order() {
+    let seeds = std::env::var("HOLDFAST_SCRIBE_SEEDS").ok().and_then(|n| n.parse().ok());
+    let mut seen = BTreeSet::new();
+    for seed in 1..=seeds.unwrap_or(4) {
+        let report = with_agents(seed, &[]);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        seen.extend(report.seen.into_keys());
+    }
+    for what in ["a spool was replayed", "a batch went by two ways", "messages were read once"] {
+        assert!(seen.contains(what), "{what}: {seen:?}");
+    }
+}
+
+/// A check that never fails checks nothing.
+#[test]
+fn batches_that_were_dropped_and_are_shown_are_noticed() {
+    let noticed = (1..=4).any(|seed| {
+        let report = with_agents(seed, &["scribe.dropped-batches-shown"]);
+        report.violations.iter().any(|what| what.contains("are read"))
+    });
+    assert!(noticed);
+}
+
+fn category() -> Category {
+    Category::new(CATEGORY).expect("its name is allowed")
+}
+
+impl Agent {
+    fn new(name: &str) -> Agent {
+        let id = SpoolId(u64::from(crc32c(name.as_bytes())) + 1);
+        let mut agent = Agent { log: Vec::new(), spool: Spool::new(id), told: Vec::new() };
+        let mark = agent.spool.mark();
+        let index = agent.append(mark);
+        agent.spool.marked(index);
+        agent
+    }
+
+    fn append(&mut self, entry: Vec<u8>) -> Index {
+        let index = Index(self.log.len() as u64 + 1);
+        self.log.push((index, entry));
+        index
+    }
+
+    fn keep(&mut self, texts: Vec<String>) {
+        let mut round = Round::default();
+        for text in &texts {
+            round.add(&Messages { messages: vec![(category(), text.clone().into_bytes())] });
+        }
+        for numbered in self.spool.number(&round.pack()) {
+            let index = self.append(numbered.entry.clone());
+            self.spool.kept(index, &numbered);
+        }
+        self.told.extend(texts);
+    }
+
+    fn begin_again(&mut self) -> std::result::Result<(), String> {
+        let mut spool = Spool::opening();
+        for (index, entry) in &self.log {
+            spool.recover(*index, entry).map_err(|e| e.message)?;
+        }
+        self.spool = spool;
+        Ok(())
+    }
+
+    /// Batches that the topic is not known to have, some of them.
+    fn to_send(&self, most: usize) -> Vec<Vec<u8>> {
+        let mut batches = Vec::new();
+        let from = self.spool.first_to_send().unwrap_or(Index(u64::MAX));
+        for (_, entry) in self.log.iter().filter(|(index, _)| *index >= from) {
+            let Ok(Kept::Group(group)) = decode_entry(entry) else { continue };
+            let wanted = |bytes: &&&[u8]| {
+                batch::decode(bytes).is_ok_and(|(head, _)| self.spool.wants_to_send(&head))
+            };
+            batches.extend(group.iter().filter(wanted).map(|bytes| bytes.to_vec()));
+        }
+        batches.truncate(most);
+        batches
+    }
+}
+
+fn append(batches: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
+    let mut body = Vec::new();
+    batches.iter().for_each(|batch| put_bytes(&mut body, batch));
+    (msg::Append { categories: vec![CATEGORY.to_owned()] }.to_bytes(), body)
+}
+
+impl Agents {
+    fn agent(&self, visitor: &Visitor) -> Arc<Mutex<Agent>> {
+        let begin = || Arc::new(Mutex::new(Agent::new(visitor.name())));
+        self.0.held().entry(visitor.name().to_owned()).or_insert_with(begin).clone()
+    }
+}
+
+/// One request, and what is learned of it.
+async fn send(visitor: &Visitor, agent: &Mutex<Agent>, most: usize) {
+    let batches = agent.held().to_send(most);
+    if batches.is_empty() {
+        return;
+    }
+    let (meta, body) = append(&batches);
+    let gateway = visitor.any_gateway();
+    if visitor.below(6) == 0 {
+        // By another way as well; whoever comes second is dropped.
+        let other = visitor.any_gateway();
+        let _ = visitor.ask(other, wire::OP_SCRIBE_APPEND, meta.clone(), Some(&body)).await;
+        visitor.sometimes(true, "a batch went by two ways");
+    }
+    let answer = visitor.ask(gateway, wire::OP_SCRIBE_APPEND, meta, Some(&body)).await;
+    let Ok(positions) = answer.and_then(|reply| Ok(msg::Positions::from_bytes(&reply.meta)?))
+    else {
+        return;
+    };
+    for position in positions.positions {
+        learn(visitor, agent, &position);
+    }
+}
+
+fn learn(visitor: &Visitor, agent: &Mutex<Agent>, position: &msg::Position) {
+    if !position.refused.is_empty() {
+        return visitor.violate(&format!("a batch was refused: {}", position.refused));
+    }
+    let position = Position { next: position.next, checksum: position.checksum };
+    match agent.held().spool.learn(&category(), position) {
+        Progress::Has(_) | Progress::Behind => {}
+        Progress::Copied => visitor.violate(&format!("at {position:?} it is a copy's")),
+    }
+}
+
+async fn page(visitor: &Visitor, gateway: usize, from: Index) -> Option<(Vec<Vec<u8>>, Index)> {
+    let (category, bytes_max) = (CATEGORY.to_owned(), 1 << 16);
+    let read = msg::Read { category, from, bytes_max, wait: false };
+    let reply = visitor.ask(gateway, wire::OP_SCRIBE_READ, read.to_bytes(), None).await.ok()?;
+    let batches = msg::Batches::from_bytes(&reply.meta).ok()?;
+    let mut rest = &reply.body[..];
+    let mut read = Vec::new();
+    for indexed in batches.batches {
+        let (batch, behind) = rest.split_at_checked(indexed.bytes as usize)?;
+        read.push(batch.to_vec());
+        rest = behind;
+    }
+    Some((read, batches.next))
+}
+
+async fn until_told(
+    visitor: &Visitor,
+    gateway: usize,
+    from: Index,
+) -> Option<(Vec<Vec<u8>>, Index)> {
+    for _ in 0..ATTEMPTS {
+        match page(visitor, gateway, from).await {
+            None => visitor.pause().await,
+            told => return told,
+        }
+    }
+    None
+}
+
+impl Guest for Agents {
+    fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
+        let face = ScribeFace::new(node.clone());
+        face.open_all()?;
+        Ok(Lodging { face, round: Box::new(|| {}) })
+    }
+
+    fn clients(&self) -> usize {
+        CLIENTS
+    }
+
+    fn work(self: Arc<Self>, visitor: Visitor, end_ns: u64) -> Work {
+        Box::pin(async move {
+            let agent = self.agent(&visitor);
+            let mut number = 0;
+            while visitor.now_ns() < end_ns {
+                visitor.think().await;
+                visitor.count_operation();
+                let texts = (0..1 + visitor.below(3)).map(|_| {
+                    number += 1;
+                    format!("{} {number}", visitor.name())
+                });
+                let texts: Vec<String> = texts.collect();
+                agent.held().keep(texts);
+                if visitor.below(8) == 0 {
+                    let pending = agent.held().spool.pending() > 0;
+                    visitor.sometimes(pending, "a spool was replayed");
+                    let again = agent.held().begin_again();
+                    if let Err(what) = again {
+                        visitor.violate(&what);
+                    }
+                }
+                let most = 1 + visitor.below(4) as usize;
+                send(&visitor, &agent, most).await;
+            }
+        })
+    }
+
+    fn check(self: Arc<Self>, visitor: Visitor) -> Work {
+        Box::pin(async move {
+            let agents: Vec<_> = self.0.held().values().cloned().collect();
+            for agent in &agents {
+                for _ in 0..ATTEMPTS {
+                    if agent.held().spool.first_to_send().is_none() {
+                        break;
+                    }
+                    send(&visitor, agent, 16).await;
+                    visitor.pause().await;
+                }
+                if agent.held().spool.pending() > 0 {
+                    visitor.violate("what a spool has does not reach its topic");
+                }
+            }
+            let told: Vec<Vec<String>> =
+                agents.iter().map(|agent| agent.held().told.clone()).collect();
+            if told.iter().all(Vec::is_empty) {
+                return;
+            }
+            for gateway in 1..=visitor.gateways() {
+                let mut texts = Vec::new();
+                let mut from = Index(1);
+                loop {
+                    let Some((batches, next)) = until_told(&visitor, gateway, from).await else {
+                        return visitor
+                            .violate(&format!("node {gateway} does not say what there is"));
+                    };
+                    for bytes in batches {
+                        let Ok(messages) = Read::of(&bytes) else {
+                            return visitor.violate("a batch cannot be read");
+                        };
+                        let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+                        texts.extend(messages.iter().map(text));
+                    }
+                    if next == from {
+                        break;
+                    }
+                    from = next;
+                }
+                let all: usize = told.iter().map(Vec::len).sum();
+                let in_order = agents.iter().zip(&told).all(|(_, told)| {
+                    let own = texts.iter().filter(|text| told.contains(text));
+                    own.eq(told.iter())
+                });
+                if texts.len() != all || !in_order {
+                    let what = format!("of {all} messages {} are read", texts.len());
+                    return visitor.violate(&format!("{what}, in order: {in_order}"));
+                }
+            }
+            visitor.sometimes(true, "messages were read once");
+        })
+    }
+}
