@@ -27,6 +27,9 @@ pub trait SharedLog: Log {
         bytes_max: usize,
     ) -> Result<Vec<(Index, Vec<u8>)>>;
 
+    /// Why topics that were used here take no entries until a person does something.
+    fn refusals(&self) -> Vec<Error>;
+
     /// Why a topic gets no entries at the moment, or takes none, if it does not.
     fn trouble(&self, topic: &str) -> Option<Error>;
 }
