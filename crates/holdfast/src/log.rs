@@ -1,6 +1,8 @@
 //! `holdfast log`: topics and their entries, by hand. Prints an entry as its index and its bytes;
 //! as JSON, bytes that are no UTF-8 appear as their hexadecimal digits.
 
+pub mod doctor;
+
 use crate::cli::{Limits, Log};
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
@@ -87,6 +89,7 @@ pub fn run(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
             let (info, kept) = (log.info(topic)?, log.retention(topic)?);
             describe(&info, Some(&kept), out)
         }
+        Log::Doctor(_) => unreachable!("asks brokers, and no node"),
         Log::Ls => log.topics()?.iter().try_for_each(|info| describe(info, None, out)),
     }
 }

@@ -95,6 +95,7 @@ fn run(cli: &Cli) -> Result<()> {
             }
             Ok(())
         }
+        Command::Log(cli::Log::Doctor(asked)) => log::doctor::run(asked, || connect(cli), &mut out),
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.

@@ -393,7 +393,11 @@ fn a_pipe_in_the_place_of_a_file_is_told_and_nothing_waits_for_it() {
         let done = bounded(&["doctor", "--data"]);
         let named = String::from_utf8(done.out).unwrap() + &done.err;
         if !holds_nothing(path, name) {
-            assert!(done.code == Some(1) && named.contains(name), "{name}: {:?} {named}", done.code);
+            assert!(
+                done.code == Some(1) && named.contains(name),
+                "{name}: {:?} {named}",
+                done.code
+            );
         }
         fs::remove_file(path).unwrap();
         fs::rename(&kept, path).unwrap();
