@@ -1,7 +1,7 @@
 //! `holdfast log`: topics and their entries, by hand. Prints an entry as its index and its bytes;
 //! as JSON, bytes that are no UTF-8 appear as their hexadecimal digits.
 
-pub mod doctor;
+mod doctor;
 
 use crate::cli::{Limits, Log};
 use holdfast_base::Result;
@@ -43,7 +43,19 @@ pub fn age_ms(text: &str) -> std::result::Result<u64, String> {
 }
 
 /// Carries out one `log` command; `tail` ends only with the process.
-pub fn run(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
+pub fn run(
+    connect: impl FnOnce() -> Result<Client>,
+    command: &Log,
+    out: &mut Output,
+) -> Result<()> {
+    match command {
+        // Asks brokers, and a node at most where they are.
+        Log::Doctor(asked) => doctor::run(asked, connect, out),
+        command => run_at(&mut connect()?, command, out),
+    }
+}
+
+fn run_at(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
     let mut log = client.log();
     match command {
         Log::Append { ordered, writer, number, topic, entries } => {
@@ -89,7 +101,7 @@ pub fn run(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
             let (info, kept) = (log.info(topic)?, log.retention(topic)?);
             describe(&info, Some(&kept), out)
         }
-        Log::Doctor(_) => unreachable!("asks brokers, and no node"),
+        Log::Doctor(_) => unreachable!("asks brokers"),
         Log::Ls => log.topics()?.iter().try_for_each(|info| describe(info, None, out)),
     }
 }

@@ -95,8 +95,7 @@ fn run(cli: &Cli) -> Result<()> {
             }
             Ok(())
         }
-        Command::Log(cli::Log::Doctor(asked)) => log::doctor::run(asked, || connect(cli), &mut out),
-        Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
+        Command::Log(command) => log::run(|| connect(cli), command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.
             sort::run(command, &|| connect(cli), &mut out)
