@@ -126,7 +126,7 @@ impl Brokers {
                  advertised.listeners=B://127.0.0.1:{client}\n\
                  listener.security.protocol.map=B:PLAINTEXT,C:PLAINTEXT\n\
                  inter.broker.listener.name=B\nlog.dirs={}\n\
-                 auto.create.topics.enable=false\noffsets.topic.num.partitions=1\n\
+                 offsets.topic.num.partitions=1\n\
                  offsets.topic.replication.factor={replicas}\n\
                  transaction.state.log.replication.factor={replicas}\n\
                  transaction.state.log.num.partitions=1\ntransaction.state.log.min.isr=1\n\
@@ -191,6 +191,24 @@ impl Brokers {
             assert!(begun.elapsed() < START, "broker {id} does not serve: {said:?}", said = said());
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Gives a user rights on the topics of a prefix, in Kafka's words; asks in the name of whom `admin`
+    /// says, a file of settings for Kafka's own tools.
+    pub fn allow(&self, user: &str, rights: &[&str], prefix: &str, admin: &str) {
+        let place = self.directory.as_ref().expect("brokers that were started here");
+        let file = place.join("admin.properties");
+        fs::write(&file, admin).expect("write settings");
+        let mut tool = java(SHORT_LIVED, "org.apache.kafka.tools.AclCommand");
+        tool.args(["--bootstrap-server", &self.addresses, "--command-config"]).arg(&file);
+        tool.args(["--add", "--allow-principal", &format!("User:{user}")]);
+        rights.iter().for_each(|right| {
+            tool.args(["--operation", right]);
+        });
+        tool.args(["--topic", prefix, "--resource-pattern-type", "prefixed"]);
+        let told = tool.output().expect("run Kafka's tool for rights");
+        let said = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert!(told.status.success(), "give rights: {said}");
     }
 
     /// Kills a broker as a power cut of its machine would, but for what its file system keeps.

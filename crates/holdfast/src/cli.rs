@@ -529,6 +529,22 @@ pub enum Log {
         #[arg(long, value_name = "kafka://HOST:PORT,...[/PREFIX]")]
         to: String,
     },
+    /// Say how the log is at the brokers that keep it: copies, settings, indices; of one TOPIC also
+    /// what in it is no entry
+    Doctor(LogDoctor),
+}
+
+/// `holdfast log doctor`.
+#[derive(Args, Debug)]
+pub struct LogDoctor {
+    /// Read this one through [default: look at all, and read none]
+    pub topic: Option<String>,
+    /// Where the log is, kafka://HOST:PORT,...[/PREFIX] [default: where the node says]
+    #[arg(long, value_name = "URL")]
+    pub log: Option<String>,
+    /// Speak to the brokers, and find them, as the settings in this node's directory say
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
 }
 
 /// How long entries are kept: whole segment files go.

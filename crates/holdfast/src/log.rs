@@ -1,6 +1,7 @@
 //! `holdfast log`: topics and their entries, by hand. Prints an entry as its index and its bytes;
 //! as JSON, bytes that are no UTF-8 appear as their hexadecimal digits.
 
+mod doctor;
 mod moving;
 
 use crate::cli::{Limits, Log};
@@ -43,11 +44,20 @@ pub fn age_ms(text: &str) -> std::result::Result<u64, String> {
 }
 
 /// Carries out one `log` command; `tail` ends only with the process.
-pub fn run(command: &Log, connect: &dyn Fn() -> Result<Client>, out: &mut Output) -> Result<()> {
-    if let Log::Move { data, to } = command {
-        return moving::run(data, to, out);
+pub fn run(
+    connect: impl FnOnce() -> Result<Client>,
+    command: &Log,
+    out: &mut Output,
+) -> Result<()> {
+    match command {
+        Log::Move { data, to } => moving::run(data, to, out),
+        // Asks brokers, and a node at most where they are.
+        Log::Doctor(asked) => doctor::run(asked, connect, out),
+        command => run_at(&mut connect()?, command, out),
     }
-    let mut client = connect()?;
+}
+
+fn run_at(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
     let mut log = client.log();
     match command {
         Log::Append { ordered, writer, number, topic, entries } => {
@@ -93,7 +103,7 @@ pub fn run(command: &Log, connect: &dyn Fn() -> Result<Client>, out: &mut Output
             let (info, kept) = (log.info(topic)?, log.retention(topic)?);
             describe(&info, Some(&kept), out)
         }
-        Log::Move { .. } => unreachable!("no node is asked for it"),
+        Log::Doctor(_) | Log::Move { .. } => unreachable!("no node carries it out"),
         Log::Ls => log.topics()?.iter().try_for_each(|info| describe(info, None, out)),
     }
 }

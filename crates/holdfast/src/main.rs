@@ -96,7 +96,7 @@ fn run(cli: &Cli) -> Result<()> {
             }
             Ok(())
         }
-        Command::Log(command) => log::run(command, &|| connect(cli), &mut out),
+        Command::Log(command) => log::run(|| connect(cli), command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.
             sort::run(command, &|| connect(cli), &mut out)

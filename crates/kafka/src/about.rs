@@ -17,7 +17,7 @@ pub enum Expected {
 }
 
 /// No topic of the log has a name like this: a byte in hexadecimal follows each `_`.
-fn name_of(prefix: &str) -> String {
+pub fn name_of(prefix: &str) -> String {
     format!("{prefix}._log")
 }
 
@@ -27,35 +27,52 @@ fn text_of(log: u64) -> String {
 
 fn log_of(text: &[u8]) -> Option<u64> {
     let digits =
-        std::str::from_utf8(text).ok()?.strip_prefix("Holdfast log ")?.strip_suffix('\n')?;
-    u64::from_str_radix(digits, 16).ok().filter(|log| *log != 0 && text_of(*log).as_bytes() == text)
+        std::str::from_utf8(text).ok()?.strip_prefix("Holdfast log ")?.trim_end_matches('\n');
+    // As it is written: a tool by which a person writes it may leave out the line feed.
+    let is_written = |log: &u64| *log != 0 && text_of(*log) == format!("Holdfast log {digits}\n");
+    u64::from_str_radix(digits, 16).ok().filter(is_written)
 }
 
-/// The number of the log that is there under the clients' prefix, if one is.
-pub fn there(clients: &Clients) -> Result<Option<u64>> {
-    let broker = Broker::new(clients.clone(), 0)?;
-    match broker.is_there(&name_of(&clients.options.prefix))? {
-        true => first(&broker),
-        false => Ok(None),
-    }
+fn place(prefix: &str) -> Place {
+    Place { topic: name_of(prefix), name: name_of(prefix), base: 0, id: None }
 }
 
-/// What the first record says that says anything.
-fn first(broker: &Broker) -> Result<Option<u64>> {
-    let name = name_of(&broker.clients.options.prefix);
-    let (low, _) = broker.ends_of(&name)?;
-    let place = Place { topic: name.clone(), name, base: 0 };
+/// The number that is there first, in a topic that is there.
+pub fn first(broker: &Broker) -> Result<Option<u64>> {
+    let place = place(broker.prefix());
+    let (low, _) = broker.ends_of(&place.name)?;
     let found = broker.records(&place, low, |text| log_of(text).is_some())?;
     Ok(found.iter().find_map(|text| log_of(text)))
 }
 
-/// The number of the log under the clients' prefix.
+/// The number of the log under the clients' prefix, if one has begun.
+pub fn look(clients: &Clients) -> Result<Option<u64>> {
+    let broker = Broker::new(clients.clone(), 0)?;
+    if broker.is_gone(&name_of(broker.prefix()))? { Ok(None) } else { first(&broker) }
+}
+
+/// Says that the log under the prefix is this one, and answers which one it is: somebody else may have been
+/// first.
+pub fn begin(broker: &Broker, log: u64) -> Result<u64> {
+    let place = place(broker.prefix());
+    broker.make(&place.name)?;
+    let writer = Writer::new(broker.clients.clone(), 0)?;
+    let (told, answer) = channel();
+    let written = Box::new(move |offsets: Result<Vec<i64>>| {
+        let _ = told.send(offsets);
+    });
+    writer.append(&place, &[text_of(log).into_bytes()], written);
+    let lost = |_| Error::retry("begin a log: its brokers did not answer: try again");
+    answer.recv().map_err(lost)??;
+    first(broker)?.ok_or_else(|| Error::bug("begin a log: what was written is not there"))
+}
+
+/// The number of the log under the clients' prefix; begins one where there is none, if it may.
 pub fn find(clients: &Clients, expected: Expected) -> Result<u64> {
     let (prefix, brokers) = (&clients.options.prefix, &clients.options.brokers);
     // A record here is of no log yet.
     let broker = Broker::new(clients.clone(), 0)?;
     let name = name_of(prefix);
-    let place = Place { topic: name.clone(), name: name.clone(), base: 0 };
     let there = match expected {
         Expected::This(_) => !broker.is_gone(&name)?,
         Expected::Any(_) => broker.is_there(&name)?,
@@ -63,6 +80,13 @@ pub fn find(clients: &Clients, expected: Expected) -> Result<u64> {
     let found = if there { first(&broker)? } else { None };
     let found = match (found, expected) {
         (Some(found), _) => found,
+        (None, Expected::This(log)) if there => {
+            return Err(Error::invalid(format!(
+                "open the log at the brokers `{brokers}`: the topic `{name}` says which log it is, and is \
+                 empty: if it is this node's, write the line `Holdfast log {log:016x}` to it, with \
+                 `kafka-console-producer`"
+            )));
+        }
         (None, Expected::This(log)) => {
             return Err(Error::invalid(format!(
                 "open the log at the brokers `{brokers}`: no log has the prefix `{prefix}` there, and \
@@ -70,17 +94,15 @@ pub fn find(clients: &Clients, expected: Expected) -> Result<u64> {
             )));
         }
         (None, Expected::Any(log)) => {
-            broker.make(&name)?;
-            let writer = Writer::new(clients.clone(), 0)?;
-            let (told, answer) = channel();
-            let written = Box::new(move |offsets: Result<Vec<i64>>| {
-                let _ = told.send(offsets);
-            });
-            writer.append(&place, &[text_of(log).into_bytes()], written);
-            let lost = |_| Error::retry("begin a log: its brokers did not answer: try again");
-            answer.recv().map_err(lost)??;
-            first(&broker)?
-                .ok_or_else(|| Error::bug("begin a log: what was written is not there"))?
+            // Who begins it at the same time makes them later than the one that says which log it is.
+            if let Some(topic) = broker.topics()?.first() {
+                return Err(Error::retry(format!(
+                    "begin a log at the brokers `{brokers}`: the prefix `{prefix}` has topics there, \
+                     `{topic}` is one, and what says which log they are, in `{name}`, is gone: bring it \
+                     back, or choose another prefix"
+                )));
+            }
+            begin(&broker, log)?
         }
     };
     match expected {
@@ -100,6 +122,7 @@ mod tests {
     #[test]
     fn a_number_is_read_as_it_was_written_and_its_topic_is_no_other_one() {
         assert_eq!(log_of(text_of(0xabc).as_bytes()), Some(0xabc));
+        assert_eq!(log_of(text_of(0xabc).trim_end().as_bytes()), Some(0xabc));
         for bad in ["", "Holdfast log 0000000000000000\n", "Holdfast log abc\n", "log 1"] {
             assert_eq!(log_of(bad.as_bytes()), None, "{bad}");
         }

@@ -1,14 +1,14 @@
 //! What is asked of the brokers about a topic, and commanded: all of it waits for an answer, for
 //! [`ANSWER`] at most each time.
 
-use crate::client::{ANSWER, Clients, Consumer, Told};
+use crate::client::{ANSWER, Clients, Consumer, RIGHTS, Told};
+use crate::identity;
 use crate::record::{self, HEADER, Reading};
 use crate::safety;
 use futures_executor::block_on;
 use holdfast_base::ids::Index;
-use holdfast_base::limits::ENTRY_BYTES_MAX;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::HoldMutex;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Info;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::consumer::Consumer as _;
@@ -25,6 +25,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Between two attempts, and how many say that a topic is gone.
 const AGAIN: Duration = Duration::from_millis(300);
 const GONE: u32 = 10;
+/// Who asks about a topic so soon after nobody answered is told the same: else those that wait for a thread
+/// to ask would wait for each other's questions.
+const REST: Duration = Duration::from_secs(1);
 
 /// A topic of the log at the brokers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,9 @@ pub struct Place {
     pub name: String,
     /// The index in front of its first offset.
     pub base: u64,
+    /// Which topic of that name it is: one that is made anew has another. Brokers that are too old for it
+    /// say none.
+    pub id: Option<u128>,
 }
 
 impl Place {
@@ -49,6 +55,25 @@ impl Place {
     }
 }
 
+/// Where a topic is kept.
+#[derive(Debug, Default)]
+pub struct Copies {
+    /// -1 for none.
+    pub leader: i32,
+    pub replicas: Vec<i32>,
+    pub in_sync: Vec<i32>,
+    pub partitions: usize,
+    /// Brokers that run, whether they have it or not.
+    pub brokers: usize,
+}
+
+impl Copies {
+    /// How many copies, of how many brokers.
+    pub fn size(&self) -> (usize, usize) {
+        (self.replicas.len(), self.brokers)
+    }
+}
+
 /// What lies at an offset.
 pub struct Found {
     pub offset: i64,
@@ -56,14 +81,24 @@ pub struct Found {
     pub entry: Vec<u8>,
 }
 
+/// Where a record of ours lies, and what it is.
+type Last = (i64, Reading);
+
 /// The brokers' answers.
 pub struct Broker {
     pub clients: Clients,
     /// Which log: what each record of it says.
     pub log: u64,
     admin: AdminClient<Told>,
-    /// For what is asked of topics, and for pages that are read once: placed anew for each.
-    consumer: Mutex<Consumer>,
+    /// For what is asked of topics, by any number of threads at once: where brokers do not answer, each
+    /// waits for its own answer alone.
+    consumer: Consumer,
+    /// Held while that consumer is placed, for a page that is read once.
+    placed: Mutex<()>,
+    /// The last record of ours of topics, by where they ended when it was looked for.
+    ends: Mutex<BTreeMap<String, (i64, Option<Last>)>>,
+    /// Topics of which nobody said anything, and when that was. Never held while anybody is asked.
+    unheard: Mutex<BTreeMap<String, (Instant, Error)>>,
 }
 
 fn options() -> AdminOptions {
@@ -92,15 +127,56 @@ pub fn found(log: u64, topic: &str, message: &BorrowedMessage<'_>) -> Found {
 impl Broker {
     pub fn new(clients: Clients, log: u64) -> Result<Broker> {
         let admin = clients.make(&clients.config(), "command")?;
-        let consumer = Mutex::new(clients.consumer(true)?);
-        Ok(Broker { clients, log, admin, consumer })
+        let consumer = clients.consumer(true)?;
+        let (placed, ends, unheard) = Default::default();
+        Ok(Broker { clients, log, admin, consumer, placed, ends, unheard })
     }
 
-    /// How many brokers there are, and how many replicas the topic has; `NotFound` where there is none.
-    pub fn replicas(&self, name: &str) -> Result<(usize, usize)> {
+    /// What the names of the log's topics begin with.
+    pub fn prefix(&self) -> &str {
+        &self.clients.options.prefix
+    }
+
+    /// What a topic is called at the brokers.
+    pub fn name_of(&self, topic: &str) -> Result<String> {
+        record::name_of(self.prefix(), topic)
+    }
+
+    /// How many brokers run.
+    pub fn count(&self) -> Result<usize> {
+        let answer = self.consumer.fetch_metadata(None, ANSWER);
+        let metadata = answer.map_err(|e| self.clients.error("ask for brokers", &e))?;
+        Ok(metadata.brokers().len())
+    }
+
+    /// Asks about a topic, unless nobody has just answered.
+    fn heard<T>(&self, name: &str, ask: impl FnOnce() -> Result<T>) -> Result<T> {
+        if let Some((at, e)) = self.unheard.held().get(name)
+            && at.elapsed() < REST
+        {
+            return Err(e.clone());
+        }
+        let begun = Instant::now();
+        let answer = ask();
+        if let Err(e) = &answer
+            && e.kind == Kind::Retry
+            && begun.elapsed() >= ANSWER
+        {
+            let mut unheard = self.unheard.held();
+            unheard.retain(|_, (at, _)| at.elapsed() < REST);
+            unheard.insert(name.to_owned(), (Instant::now(), e.clone()));
+        }
+        answer
+    }
+
+    /// Where the topic is kept; `NotFound` where there is none.
+    pub fn copies(&self, name: &str) -> Result<Copies> {
+        self.heard(name, || self.copies_now(name))
+    }
+
+    fn copies_now(&self, name: &str) -> Result<Copies> {
         let doing = format!("look for topic `{name}`");
-        let consumer = self.consumer.held();
-        let answer = consumer.fetch_metadata(Some(name), ANSWER);
+        let answer = self.consumer.fetch_metadata(Some(name), ANSWER);
         let metadata = answer.map_err(|e| self.clients.error(&doing, &e))?;
         let topic = metadata.topics().iter().find(|topic| topic.name() == name);
         let error = topic.and_then(|topic| topic.error()).map(RDKafkaErrorCode::from);
@@ -108,21 +184,23 @@ impl Broker {
             return Err(self.clients.error(&doing, &KafkaError::MetadataFetch(code)));
         }
         let partitions = topic.map_or(&[][..], |topic| topic.partitions());
-        match partitions {
-            [] => Err(Error::not_found(format!("{doing}: it is not there"))),
-            [one] => Ok((one.replicas().len(), metadata.brokers().len())),
-            _ => Err(Error::invalid(format!(
-                "{doing}: it has {} partitions, and order is kept within one: it is not of this log's \
-                 making: choose another prefix",
-                partitions.len()
-            ))),
+        // Further ones can be added by mistake, and not be taken away: nothing of ours is there.
+        match partitions.iter().find(|one| one.id() == 0) {
+            None => Err(Error::not_found(format!("{doing}: it is not there"))),
+            Some(one) => Ok(Copies {
+                leader: one.leader(),
+                replicas: one.replicas().to_vec(),
+                in_sync: one.isr().to_vec(),
+                partitions: partitions.len(),
+                brokers: metadata.brokers().len(),
+            }),
         }
     }
 
     /// Whether there is a topic of this name; checked for safety if there is.
     pub fn is_there(&self, name: &str) -> Result<bool> {
-        match self.replicas(name) {
-            Ok(size) => self.check(name, size).map(|()| true),
+        match self.copies(name) {
+            Ok(copies) => self.check(name, copies.size()).map(|()| true),
             Err(e) if e.kind == Kind::NotFound => Ok(false),
             Err(e) => Err(e),
         }
@@ -130,7 +208,7 @@ impl Broker {
 
     fn check(&self, name: &str, size: (usize, usize)) -> Result<()> {
         let settings = self.settings(name)?;
-        match safety::unsafe_because(&settings, size, ENTRY_BYTES_MAX) {
+        match safety::unsafe_for(&settings, size).first() {
             Some(why) => Err(Error::invalid(format!(
                 "use topic `{name}` of the brokers at `{}`: {why}",
                 self.clients.options.brokers
@@ -139,7 +217,8 @@ impl Broker {
         }
     }
 
-    fn settings(&self, name: &str) -> Result<BTreeMap<String, String>> {
+    /// A topic's settings, as they are in force.
+    pub fn settings(&self, name: &str) -> Result<BTreeMap<String, String>> {
         let doing = format!("ask for the settings of topic `{name}`");
         let asked = [ResourceSpecifier::Topic(name)];
         let answer = block_on(self.admin.describe_configs(&asked, &options()));
@@ -152,7 +231,8 @@ impl Broker {
         if resource.entries.is_empty() {
             return Err(Error::retry(format!(
                 "{doing}: the broker that was asked says none: it does not know the topic yet, or this \
-                 client has not the right to describe settings: ask again"
+                 client's user may not ask: give it {RIGHTS} on topics whose names begin with `{}.`",
+                self.clients.options.prefix
             )));
         }
         let entries = resource.entries.into_iter();
@@ -162,13 +242,22 @@ impl Broker {
     /// Whether no broker has the topic: one that has just started does not know all of them, so it is asked
     /// for more than once.
     pub fn is_gone(&self, name: &str) -> Result<bool> {
-        for _ in 0..GONE {
-            if self.is_there(name)? {
-                return Ok(false);
-            }
-            std::thread::sleep(AGAIN);
+        match self.patiently(|| self.copies(name)) {
+            Ok(copies) => self.check(name, copies.size()).map(|()| false),
+            Err(e) if e.kind == Kind::NotFound => Ok(true),
+            Err(e) => Err(e),
         }
-        Ok(true)
+    }
+
+    /// Asks until the topic is known, or so often that it is not there.
+    fn patiently<T>(&self, ask: impl Fn() -> Result<T>) -> Result<T> {
+        for _ in 1..GONE {
+            match ask() {
+                Err(e) if e.kind == Kind::NotFound => std::thread::sleep(AGAIN),
+                answered => return answered,
+            }
+        }
+        ask()
     }
 
     /// Makes the topic if it is not there, with settings that keep it; refuses one whose settings do not.
@@ -191,12 +280,12 @@ impl Broker {
         }
         let doing = format!("make topic `{name}`");
         let known = {
-            let all = self.consumer.held().fetch_metadata(Some(name), ANSWER);
+            let all = self.consumer.fetch_metadata(Some(name), ANSWER);
             all.map_err(|e| self.clients.error(&doing, &e))?.brokers().len()
         };
         // Those that are named belong to it, also while they are starting.
         let brokers = known.max(self.clients.options.brokers.split(',').count());
-        let settings = safety::settings(brokers, ENTRY_BYTES_MAX);
+        let settings = safety::settings(brokers);
         let copies = TopicReplication::Fixed(safety::replicas(brokers) as i32);
         let made = settings
             .iter()
@@ -222,14 +311,33 @@ impl Broker {
 
     /// The first offset that there is, and the one behind the last.
     pub fn ends_of(&self, name: &str) -> Result<(i64, i64)> {
-        let answer = self.consumer.held().fetch_watermarks(name, 0, ANSWER);
-        answer.map_err(|e| self.of_known(format_args!("ask how far topic `{name}` goes"), &e))
+        let doing = format_args!("ask how far topic `{name}` goes");
+        self.heard(name, || {
+            let answer = self.consumer.fetch_watermarks(name, 0, ANSWER);
+            answer.map_err(|e| self.of_known(doing, &e))
+        })
+    }
+
+    /// Which topic of this name there is; nothing where brokers do not say.
+    pub fn id_of(&self, name: &str) -> Result<Option<u128>> {
+        let doing = format!("ask which topic `{name}` is");
+        let answer = identity::of(self.admin.inner(), name, ANSWER);
+        answer.map_err(|code| self.clients.error(doing, &KafkaError::AdminOp(code)))
+    }
+
+    /// Whether the topic of a place is another one than it was.
+    pub fn is_anew(&self, place: &Place) -> Result<bool> {
+        let is = match self.id_of(&place.name) {
+            Err(e) if e.kind == Kind::NotFound => None,
+            answered => answered?,
+        };
+        let anew = place.id.zip(is).is_some_and(|(was, is)| was != is);
+        Ok(anew && !planted!("kafka.topic-id-ignored"))
     }
 
     /// An error about a topic that was there: while brokers fail over, some do not know it.
     fn of_known(&self, doing: impl std::fmt::Display, e: &KafkaError) -> Error {
-        let e = self.clients.error(doing, e);
-        if e.kind == Kind::NotFound { Error::retry(e.message) } else { e }
+        retried(self.clients.error(doing, e))
     }
 
     /// What lies from `from` on, entries or not, until `enough` of what was found so far, or the end as
@@ -247,6 +355,19 @@ impl Broker {
         })
     }
 
+    /// Every record from `from` on, until one is `enough`, or the end as the broker has it now.
+    pub fn each(
+        &self,
+        place: &Place,
+        from: i64,
+        mut enough: impl FnMut(&Found) -> bool,
+    ) -> Result<()> {
+        let read = self.scan_with(place, from, |message| {
+            ((), enough(&found(self.log, &place.topic, message)))
+        });
+        read.map(drop)
+    }
+
     fn scan_with<T>(
         &self,
         place: &Place,
@@ -254,14 +375,17 @@ impl Broker {
         mut take: impl FnMut(&BorrowedMessage<'_>) -> (T, bool),
     ) -> Result<Vec<T>> {
         let doing = || format!("read topic `{}`", place.topic);
-        let consumer = self.consumer.held();
+        let consumer = &self.consumer;
+        let _placed = self.placed.held();
         let placed = consumer.assign(&one_partition(&place.name, from));
         placed.map_err(|e| self.clients.error(doing(), &e))?;
-        let begun = Instant::now();
+        let mut heard = Instant::now();
         let mut all = Vec::new();
         let read = loop {
             match consumer.poll(LOOK) {
                 Some(Ok(message)) if message.offset() >= from && message.topic() == place.name => {
+                    // However much it is: while something comes, the broker answers.
+                    heard = Instant::now();
                     let (taken, last) = take(&message);
                     all.push(taken);
                     if last {
@@ -271,7 +395,7 @@ impl Broker {
                 Some(Err(KafkaError::PartitionEOF(_))) => break Ok(()),
                 // What concerns no topic is tried again by the client itself.
                 Some(Err(e)) if !is_passing(&e) => break Err(self.of_known(doing(), &e)),
-                _ if begun.elapsed() > ANSWER => {
+                _ if heard.elapsed() > ANSWER => {
                     let e = KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut);
                     break Err(self.clients.error(doing(), &e));
                 }
@@ -300,18 +424,16 @@ impl Broker {
     /// Where a topic that is there begins to count. One without any entry of ours counts from 0.
     pub fn place(&self, topic: &str) -> Result<Place> {
         let name = record::name_of(&self.clients.options.prefix, topic)?;
-        let mut place = Place { topic: topic.to_owned(), name, base: 0 };
+        // Asked first: whatever is read then is of this one, or the next comparison tells.
+        let id = self.patiently(|| self.id_of(&name)).map_err(retried)?;
+        let mut place = Place { topic: topic.to_owned(), name, base: 0, id };
         let (low, high) = self.ends_of(&place.name)?;
-        if low < high {
-            let is_ours = |found: &Found| !matches!(found.reading, Reading::Strange(_));
-            let found = self.scan(&place, low, is_ours)?;
-            match found.last().map(|last| &last.reading) {
-                Some(Reading::Entry { base } | Reading::Mark { base }) => place.base = *base,
-                Some(Reading::Refused(why)) => {
-                    return Err(Error::corrupt(format!("begin with topic `{topic}`: {why}")));
-                }
-                _ => {}
+        match self.last(&place, low, high)? {
+            Some((_, Reading::Entry { base } | Reading::Mark { base })) => place.base = base,
+            Some((_, Reading::Refused(why))) => {
+                return Err(Error::corrupt(format!("begin with topic `{topic}`: {why}")));
             }
+            _ => {}
         }
         Ok(place)
     }
@@ -321,25 +443,35 @@ impl Broker {
     pub fn info(&self, place: &Place) -> Result<Info> {
         let (low, high) = self.ends_of(&place.name)?;
         let mut first = place.index(low);
-        let (mut from, mut end) = (high, low);
+        let last = self.last(place, low, high)?;
+        let next = last.map_or(first, |(offset, _)| place.index(offset + 1)).max(first);
+        if matches!(last, Some((_, Reading::Mark { .. }))) {
+            // There is nothing yet behind where the topic counts from.
+            first = next;
+        }
+        Ok(Info { first, next, durable: next, bytes: 0, segments: 1 })
+    }
+
+    /// The last record of ours from `low` on, below `high`, where the topic ends. Read once for each end:
+    /// a list of many topics would take minutes else.
+    fn last(&self, place: &Place, low: i64, high: i64) -> Result<Option<Last>> {
+        if let Some((end, last)) = self.ends.held().get(&place.name)
+            && *end == high
+        {
+            return Ok(last.filter(|(offset, _)| *offset >= low));
+        }
+        let (mut from, mut last) = (high, None);
         let mut back = 1;
-        while from > low {
+        while from > low && last.is_none() {
             from = (high - back).max(low);
             let at_end = |found: &Found| found.offset >= high - 1;
-            let found = self.scan(place, from, at_end)?;
-            let is_entry = |found: &&Found| !matches!(found.reading, Reading::Strange(_));
-            if let Some(last) = found.iter().rev().find(is_entry) {
-                end = last.offset + 1;
-                // There is nothing yet behind where the topic counts from.
-                if matches!(last.reading, Reading::Mark { .. }) {
-                    first = place.index(end);
-                }
-                break;
-            }
+            let found = self.scan(place, from, at_end)?.into_iter().rev();
+            let mut ours = found.filter(|found| !matches!(found.reading, Reading::Strange(_)));
+            last = ours.next().map(|found| (found.offset, found.reading));
             back *= 8;
         }
-        let next = place.index(end).max(first);
-        Ok(Info { first, next, durable: next, bytes: 0, segments: 1 })
+        self.ends.held().insert(place.name.clone(), (high, last));
+        Ok(last)
     }
 
     /// Gives up what lies before this offset.
@@ -351,9 +483,21 @@ impl Broker {
         failed.map_or(Ok(()), |e| Err(self.clients.error(&doing, &e)))
     }
 
+    #[cfg(test)]
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let answer = block_on(self.admin.delete_topics(&[name], &options()));
+        answer.map(drop).map_err(|e| self.clients.error("remove a topic", &e))
+    }
+
+    /// Drops what the client library has said meanwhile: nobody else looks while nothing is read.
+    pub fn forget_what_was_said(&self) {
+        let _placed = self.placed.held();
+        while self.consumer.poll(Duration::ZERO).is_some() {}
+    }
+
     /// The topics of this log.
     pub fn topics(&self) -> Result<Vec<String>> {
-        let answer = self.consumer.held().fetch_metadata(None, ANSWER);
+        let answer = self.consumer.fetch_metadata(None, ANSWER);
         let metadata = answer.map_err(|e| self.clients.error("list topics", &e))?;
         let prefix = &self.clients.options.prefix;
         let topics = metadata.topics().iter();
@@ -362,6 +506,11 @@ impl Broker {
         topics.sort();
         Ok(topics)
     }
+}
+
+/// An error about a topic that was there: somebody who does not know it now will.
+fn retried(e: Error) -> Error {
+    if e.kind == Kind::NotFound { Error::retry(e.message) } else { e }
 }
 
 /// Whether the client library goes on by itself after it.
@@ -378,6 +527,8 @@ pub fn is_passing(e: &KafkaError) -> bool {
                 | Code::NotLeaderForPartition
                 | Code::Resolve
                 | Code::NetworkException
+                // Of no group, and its rights are not asked for; the client library says it all the same.
+                | Code::GroupAuthorizationFailed
         )
     )
 }
@@ -406,7 +557,7 @@ mod tests {
     #[test]
     fn every_index_has_an_offset_that_a_reader_can_be_placed_at() {
         for base in [0, 40, 1 << 40] {
-            let place = Place { topic: "t".to_owned(), name: "p.t".to_owned(), base };
+            let place = Place { topic: "t".to_owned(), name: "p.t".to_owned(), base, id: None };
             for offset in [0, 1, 1000, 1 << 50] {
                 assert_eq!(place.offset(place.index(offset)), offset);
             }

@@ -1,6 +1,7 @@
 //! How every client of ours speaks to the brokers: its settings, and what their errors are in ours.
 
 use crate::record::check_prefix;
+use crate::safety;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
 use rdkafka::client::ClientContext;
@@ -9,10 +10,17 @@ use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What one question to the brokers may take.
 pub const ANSWER: Duration = Duration::from_secs(5);
+/// A broker that says nothing for as long is left for another one: one that stands still keeps its
+/// connections. Brokers have chosen another leader after nine seconds by themselves.
+const SILENT_MS: u64 = 5_000;
+/// Between two looks who leads: what is found when a broker is left may be who led before.
+const LEADERS_MS: u64 = 5_000;
+/// How long what the client library said is told with errors: later ones have another cause.
+const SAID: Duration = Duration::from_secs(60);
 
 /// Whose log it is, and where.
 #[derive(Clone, Debug)]
@@ -60,6 +68,8 @@ impl Options {
 /// Settings of the client library on which order and durability rest.
 const OURS: &[&str] = &[
     "bootstrap.servers",
+    "metadata.broker.list",
+    "allow.auto.create.topics",
     "acks",
     "request.required.acks",
     "enable.idempotence",
@@ -75,26 +85,35 @@ const OURS: &[&str] = &[
     "enable.partition.eof",
 ];
 
+/// What the user of the brokers has to have on the topics of the log, in Kafka's words.
+pub const RIGHTS: &str = "Read, Write, Create, Delete, Describe and DescribeConfigs";
+
 /// What the client library says by itself: kept, for the sentence that a person gets.
 #[derive(Clone, Default)]
-pub struct Told(Arc<Mutex<String>>);
+pub struct Told(Arc<Mutex<Option<(Instant, String)>>>);
 
 impl Told {
-    /// What was said last; empty if nothing was.
+    /// What was said last, if that was not long ago; empty if nothing was.
     pub fn last(&self) -> String {
-        self.0.held().clone()
+        let said = self.0.held();
+        let lately = said.as_ref().filter(|(at, _)| at.elapsed() < SAID);
+        lately.map_or(String::new(), |(_, said)| said.clone())
+    }
+
+    fn keep(&self, said: &str) {
+        *self.0.held() = Some((Instant::now(), said.to_owned()));
     }
 }
 
 impl ClientContext for Told {
     fn log(&self, level: RDKafkaLogLevel, _: &str, said: &str) {
         if (level as i32) <= RDKafkaLogLevel::Error as i32 {
-            said.clone_into(&mut self.0.held());
+            self.keep(said);
         }
     }
 
     fn error(&self, _: KafkaError, reason: &str) {
-        reason.clone_into(&mut self.0.held());
+        self.keep(reason);
     }
 }
 
@@ -124,8 +143,10 @@ impl Clients {
             .set("socket.keepalive.enable", "true")
             // A broker that is back is used at once, whatever it was away for.
             .set("reconnect.backoff.max.ms", "1000")
-            // A topic that is missing may have been made just now.
-            .set("topic.metadata.refresh.interval.ms", "60000")
+            .set("socket.timeout.ms", SILENT_MS.to_string())
+            .set("topic.metadata.refresh.interval.ms", LEADERS_MS.to_string())
+            // What asks for a topic that was deleted would make it anew, with the brokers' settings.
+            .set("allow.auto.create.topics", "false")
             .set("log_level", "3");
         for (name, value) in &self.options.settings {
             config.set(name, value);
@@ -145,11 +166,15 @@ impl Clients {
             .set("auto.offset.reset", "error")
             // Else a stranger's open transaction stops every reader.
             .set("isolation.level", "read_uncommitted")
-            .set("allow.auto.create.topics", "false")
             .set("check.crcs", "true")
             .set("fetch.error.backoff.ms", "100")
             .set("queued.max.messages.kbytes", "4096")
             .set("enable.partition.eof", if tells_the_end { "true" } else { "false" });
+        if tells_the_end {
+            // Placed for one page after another: each would wait until the broker gives up to wait for what
+            // lies behind the page before, half a second as a rule.
+            config.set("fetch.wait.max.ms", "10");
+        }
         self.make(&config, "read from")
     }
 
@@ -173,26 +198,43 @@ impl Clients {
         let brokers = &self.options.brokers;
         let last = self.told.last();
         let also = if last.is_empty() { last } else { format!(" ({last})") };
-        match e.rdkafka_error_code() {
+        match code_of(e) {
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => {
                 Error::not_found(format!("{doing}: the brokers at `{brokers}` have no such topic"))
             }
-            Some(Code::MessageSizeTooLarge) => Error::invalid(format!(
-                "{doing}: an entry is larger than the broker takes: set the topic's \
-                 `max.message.bytes` to more"
+            // No entry is larger than what a topic is made to take: somebody has changed that.
+            Some(Code::MessageSizeTooLarge) => Error::retry(format!(
+                "{doing}: the brokers do not take an entry that came with it: set the topic's \
+                 `max.message.bytes` to {} or more",
+                safety::RECORD_BYTES_MAX
             )),
-            Some(
-                Code::TopicAuthorizationFailed
-                | Code::ClusterAuthorizationFailed
-                | Code::GroupAuthorizationFailed,
-            ) => Error::retry(format!(
-                "{doing}: the brokers at `{brokers}` do not let this client: {e}: give it read, write, \
-                 create, delete and describe on the prefix's topics"
+            Some(Code::InvalidTopic) => Error::invalid(format!(
+                "{doing}: the brokers at `{brokers}` do not take this name, maybe since another topic's \
+                 differs in nothing but `.` and `_`: choose another prefix"
             )),
+            Some(Code::InvalidReplicationFactor) => Error::retry(format!(
+                "{doing}: fewer of the brokers `{brokers}` run than it is to have copies: start them, and \
+                 name each of them once"
+            )),
+            Some(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
+                Error::retry(format!(
+                    "{doing}: the brokers at `{brokers}` do not let this client: {e}: give its user \
+                     {RIGHTS} on topics whose names begin with `{}.`",
+                    self.options.prefix
+                ))
+            }
             _ => Error::retry(format!(
                 "{doing}: {e}{also}: check that the brokers at `{brokers}` run and can be reached"
             )),
         }
+    }
+}
+
+/// What an error says that a program understands; the library's own function knows of no command's.
+fn code_of(e: &KafkaError) -> Option<RDKafkaErrorCode> {
+    match e {
+        KafkaError::AdminOp(code) => Some(*code),
+        e => e.rdkafka_error_code(),
     }
 }
 
@@ -226,6 +268,17 @@ mod tests {
             let said = parse(bad).unwrap_err().message;
             assert!(said.contains("kafka://HOST:PORT") || said.contains("prefix"), "{bad}: {said}");
         }
+    }
+
+    /// A sentence had the reason of an error of the day before.
+    #[test]
+    fn what_was_said_is_told_for_a_while() {
+        let told = Told::default();
+        assert_eq!(told.last(), "");
+        told.keep("nobody listens");
+        assert_eq!(told.last(), "nobody listens");
+        told.0.held().as_mut().unwrap().0 -= SAID;
+        assert_eq!(told.last(), "");
     }
 
     /// Each of these would let an acknowledged entry be lost, repeated or passed over.

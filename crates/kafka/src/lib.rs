@@ -1,7 +1,7 @@
 //! The log on brokers that speak Kafka's protocol: each topic of the log is one of theirs, of one
 //! partition, and an entry is a record; its index is its offset and the topic's base. Records that are not
 //! this log's are gaps. Keeps nothing here but a mirror of what a reader has not read yet.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
     reason = "the client library has threads, sockets and a clock of its own: no simulation holds it"
@@ -11,6 +11,8 @@
 mod about;
 mod broker;
 mod client;
+mod examine;
+mod identity;
 mod moving;
 mod reader;
 mod record;
@@ -20,6 +22,7 @@ mod writer;
 
 pub use about::Expected;
 pub use client::Options;
+pub use examine::{Examined, ExaminedTopic, Gap, Held, examine};
 pub use moving::{Moved, Moving};
 pub use record::check_prefix;
 
@@ -113,6 +116,7 @@ impl SharedLog for KafkaLog {
     ) -> Result<Vec<(Index, Vec<u8>)>> {
         let broker = &self.topics.broker;
         let place = self.topics.place(topic)?;
+        self.topics.check_same(topic)?;
         let (low, high) = broker.ends_of(&place.name)?;
         let from = Index(from.0.max(1));
         if from < place.index(low) {
@@ -155,6 +159,10 @@ impl SharedLog for KafkaLog {
 
     fn describe(&self, topic: &str) -> Result<Info> {
         self.topics.broker.info(&self.topics.place(topic)?)
+    }
+
+    fn refusals(&self) -> Vec<Error> {
+        self.topics.refusals()
     }
 
     fn trouble(&self, topic: &str) -> Option<Error> {

@@ -3,7 +3,7 @@
 //! appends to the old one meanwhile. What was interrupted is gone on with where it ended: how far a topic
 //! came, its records say. The log is there for nodes once all of it is, and not before.
 
-use crate::about::{self, Expected};
+use crate::about;
 use crate::broker::{Broker, Place};
 use crate::client::{Clients, Options};
 use crate::record::{Reading, check_prefix, name_of};
@@ -44,8 +44,9 @@ impl Moving {
     pub fn begin(options: Options, log: u64, begun_before: bool) -> Result<Moving> {
         check_prefix(&options.prefix)?;
         let clients = Clients::new(options);
-        let there = about::there(&clients)?;
-        if let Some(there) = there.filter(|there| *there != log || !begun_before) {
+        if let Some(there) =
+            there(&of_no_log(&clients)?)?.filter(|there| *there != log || !begun_before)
+        {
             return Err(taken(&clients.options, log, there));
         }
         let broker = Arc::new(Broker::new(clients.clone(), log)?);
@@ -70,7 +71,12 @@ impl Moving {
 
     /// All of it is there: nodes find it from here on.
     pub fn end(self) -> Result<()> {
-        match about::find(&self.broker.clients, Expected::Any(self.log))? {
+        let broker = of_no_log(&self.broker.clients)?;
+        let there = match there(&broker)? {
+            Some(there) => there,
+            None => about::begin(&broker, self.log)?,
+        };
+        match there {
             log if log == self.log => Ok(()),
             other => Err(taken(&self.broker.clients.options, self.log, other)),
         }
@@ -118,7 +124,8 @@ impl Moving {
             }
             return self.broker.place(topic);
         }
-        let mut place = Place { topic: topic.to_owned(), name: name.to_owned(), base: first.0 - 1 };
+        let mut place =
+            Place { topic: topic.to_owned(), name: name.to_owned(), base: first.0 - 1, id: None };
         if first == end && first.0 > 1 {
             // Nothing is left of it to say so.
             place.base -= 1;
@@ -166,6 +173,19 @@ impl Moving {
             let _ = told.send(result);
         }));
         answer.recv().map_err(|_| Error::bug("move the log: an append was never answered"))?
+    }
+}
+
+/// For the topic that says which log it is, whose records are of none.
+fn of_no_log(clients: &Clients) -> Result<Broker> {
+    Broker::new(clients.clone(), 0)
+}
+
+/// The number of the log that is there, if one is.
+fn there(broker: &Broker) -> Result<Option<u64>> {
+    match broker.is_there(&about::name_of(broker.prefix()))? {
+        true => about::first(broker),
+        false => Ok(None),
     }
 }
 

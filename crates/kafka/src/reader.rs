@@ -171,9 +171,12 @@ impl Following {
 
     /// Reads from where the reader is, until it is elsewhere, has no room, or something fails.
     fn follow(&self, round: u64) -> Result<()> {
+        let anew = self.broker.is_anew(&self.place)?;
         let info = self.broker.info(&self.place)?;
         let (_, high) = self.broker.ends_of(&self.place.name)?;
-        let Some((from, proof)) = self.compare(high, info) else { return Ok(()) };
+        // Whoever leads the topic has answered: on a quiet one nothing else would say so.
+        self.state().trouble = None;
+        let Some((from, proof)) = self.compare(high, info, anew) else { return Ok(()) };
         let consumer = self.broker.clients.consumer(false)?;
         let doing = format!("follow topic `{}`", self.place.topic);
         let placed = consumer.assign(&one_partition(&self.place.name, from));
@@ -209,7 +212,7 @@ impl Following {
 
     /// Compares how far the topic goes with where the reader is. Where to read from, and what has to lie
     /// there first; nothing if the topic is not the one that was read.
-    fn compare(&self, high: i64, info: Info) -> Option<(i64, Option<Proof>)> {
+    fn compare(&self, high: i64, info: Info, anew: bool) -> Option<(i64, Option<Proof>)> {
         let mut state = self.state();
         state.info = Some(info);
         let next = state.feed.next();
@@ -227,6 +230,8 @@ impl Following {
             Some((index, crc)) if index >= info.first && index < next => {
                 return Some((self.place.offset(index), Some(Proof { index, crc })));
             }
+            // Its id alone can tell.
+            _ if anew => state.feed.doubt("the brokers' topic was deleted and made anew", WAY_OUT),
             // Nothing of it is here to compare: a fold compares what it has.
             _ => {
                 let calls = state.feed.believe();
@@ -262,7 +267,9 @@ impl Following {
                         return Err(told);
                     }
                     // The client goes on by itself.
-                    self.state().trouble = Some(told);
+                    if e.rdkafka_error_code() != Some(RDKafkaErrorCode::GroupAuthorizationFailed) {
+                        self.state().trouble = Some(told);
+                    }
                     break;
                 }
             }
@@ -346,6 +353,7 @@ fn is_of_the_place(e: &KafkaError) -> bool {
                 | Code::UnknownTopicOrPartition
                 | Code::UnknownTopic
                 | Code::UnknownPartition
+                | Code::UnknownTopicId
                 | Code::TopicAuthorizationFailed
                 | Code::Fatal
         )

@@ -4,14 +4,16 @@
 use holdfast_base::checksum::{crc32c, crc32c_combine};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
-use holdfast_log::check_topic;
+use holdfast_log::{check_topic, topic_hash};
 
 /// The header's key.
 pub const HEADER: &str = "holdfast";
 const VERSION: u8 = 1;
 /// In the place of the version: no entry, but where the topic counts from.
 const MARK: u8 = 2;
-const HEADER_BYTES: usize = 21;
+const HEADER_BYTES: usize = 29;
+/// Those in front of the checksum, which it covers.
+const COVERED_BYTES: usize = 25;
 
 /// Longest name of a topic at a broker.
 const NAME_BYTES_MAX: usize = 249;
@@ -80,7 +82,7 @@ pub struct Stamp {
 }
 
 /// What a record turns out to be.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     Entry {
         base: u64,
@@ -97,30 +99,30 @@ pub enum Reading {
 }
 
 impl Stamp {
-    fn crc(&self, topic: &str, entry: &[u8]) -> u32 {
-        let mut front = self.log.to_le_bytes().to_vec();
-        front.extend_from_slice(&self.base.to_le_bytes());
-        front.extend_from_slice(&(topic.len() as u32).to_le_bytes());
-        front.extend_from_slice(topic.as_bytes());
-        crc32c_combine(crc32c(&front), crc32c(entry), entry.len() as u64)
-    }
-
     /// The header of a record of `topic` that is no entry and has no bytes, see [`Reading::Mark`].
     pub fn mark(&self, topic: &str) -> [u8; HEADER_BYTES] {
-        let mut header = self.header(topic, &[]);
-        header[0] = MARK;
-        header
+        self.header_of(MARK, topic, &[])
     }
 
     /// The header of an entry of `topic`.
     pub fn header(&self, topic: &str, entry: &[u8]) -> [u8; HEADER_BYTES] {
+        self.header_of(VERSION, topic, entry)
+    }
+
+    fn header_of(&self, version: u8, topic: &str, entry: &[u8]) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
-        header[0] = VERSION;
+        header[0] = version;
         header[1..9].copy_from_slice(&self.log.to_le_bytes());
-        header[9..17].copy_from_slice(&self.base.to_le_bytes());
-        header[17..].copy_from_slice(&self.crc(topic, entry).to_le_bytes());
+        header[9..17].copy_from_slice(&topic_hash(topic).to_le_bytes());
+        header[17..25].copy_from_slice(&self.base.to_le_bytes());
+        let crc = crc_of(&header, entry);
+        header[COVERED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         header
     }
+}
+
+fn crc_of(header: &[u8; HEADER_BYTES], entry: &[u8]) -> u32 {
+    crc32c_combine(crc32c(&header[..COVERED_BYTES]), crc32c(entry), entry.len() as u64)
 }
 
 /// What a record of `topic` in the log `log` is, by its header and its bytes.
@@ -133,17 +135,20 @@ pub fn read(log: u64, topic: &str, header: Option<&[u8]>, entry: &[u8]) -> Readi
         return Reading::Refused("its header is of another version: use the build that wrote it");
     }
     let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
-    let stamp = Stamp { log: number(1), base: number(9) };
-    if stamp.log != log {
-        return Reading::Strange("it is of another log");
-    }
-    let crc = u32::from_le_bytes(header[17..].try_into().expect("4 bytes"));
-    if crc != stamp.crc(topic, entry) && !planted!("kafka.checksum-ignored") {
+    let crc = u32::from_le_bytes(header[COVERED_BYTES..].try_into().expect("4 bytes"));
+    // First of all: what a damaged header says of its log or topic makes no gap of an entry.
+    if crc != crc_of(header, entry) && !planted!("kafka.checksum-ignored") {
         return Reading::Refused("its bytes do not have the checksum in its header");
     }
+    if number(1) != log {
+        return Reading::Strange("it is of another log");
+    }
+    if number(9) != topic_hash(topic) && !planted!("kafka.copies-are-entries") {
+        return Reading::Strange("it is an entry of another topic, copied here");
+    }
     match header[0] {
-        MARK => Reading::Mark { base: stamp.base },
-        _ => Reading::Entry { base: stamp.base },
+        MARK => Reading::Mark { base: number(17) },
+        _ => Reading::Entry { base: number(17) },
     }
 }
 
@@ -188,14 +193,18 @@ mod tests {
         assert!(matches!(read_of(8, "a/b", &header, b"entry"), Reading::Strange(_)));
         assert!(matches!(read(7, "a/b", None, b"entry"), Reading::Strange(_)));
         assert!(matches!(read_of(7, "a/b", &header[1..], b"entry"), Reading::Strange(_)));
-        // Bytes of another topic, or other bytes.
-        assert!(matches!(read_of(7, "a/c", &header, b"entry"), Reading::Refused(_)));
+        // Somebody copied a record of another topic: that stopped whoever read it, for good.
+        assert!(matches!(read_of(7, "a/c", &header, b"entry"), Reading::Strange(_)));
         assert!(matches!(read_of(7, "a/b", &header, b"entrx"), Reading::Refused(_)));
-        // No byte of it may differ.
+        // No byte of it may differ: a damaged one makes no gap of an entry.
         for at in 0..header.len() {
             let mut other = header;
             other[at] ^= 1;
-            assert!(!matches!(read_of(7, "a/b", &other, b"entry"), Reading::Entry { .. }), "{at}");
+            assert!(matches!(read_of(7, "a/b", &other, b"entry"), Reading::Refused(_)), "{at}");
         }
+        assert_eq!(
+            header[..17],
+            [1, 7, 0, 0, 0, 0, 0, 0, 0, 0x61, 0xcf, 0x68, 0x04, 0x19, 0xc3, 0x20, 0xe6]
+        );
     }
 }

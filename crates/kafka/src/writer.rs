@@ -40,6 +40,17 @@ struct State {
 }
 
 impl Append {
+    /// An entry was kept, at an offset if it is not below 0: of one that was sent again after an answer was
+    /// lost, and is known to have been kept, nobody says where.
+    fn kept(&self, at: usize, offset: i64) {
+        let unknown = || {
+            let why = "it was kept, and the brokers do not say where: ask again";
+            Error::retry(format!("append to topic `{}`: {why}", self.topic))
+        };
+        self.state.held().offsets[at] = offset;
+        self.close(1, (offset < 0).then(unknown));
+    }
+
     /// Nothing more is to be heard of this many of its entries.
     fn close(&self, entries: usize, failed: Option<Error>) {
         let mut state = self.state.held();
@@ -93,10 +104,7 @@ impl ProducerContext for Reports {
     fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<Sent>) {
         let Sent { append, at } = *sent;
         match result {
-            Ok(message) => {
-                append.state.held().offsets[at] = message.offset();
-                append.close(1, None);
-            }
+            Ok(message) => append.kept(at, message.offset()),
             Err((e, _)) => {
                 let doing = format!("append to topic `{}`", append.topic);
                 let told = self.clients.error(&doing, e);
@@ -105,7 +113,10 @@ impl ProducerContext for Reports {
                     Kind::NotFound => Error::retry(told.message),
                     _ => told,
                 };
-                if told.kind == Kind::Retry {
+                // One that is too large says nothing of the client.
+                let is_large =
+                    e.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge);
+                if told.kind == Kind::Retry && !is_large {
                     self.failed.store(true, Ordering::Release);
                 }
                 append.close(1, Some(told));
@@ -116,7 +127,8 @@ impl ProducerContext for Reports {
 
 /// A client of the library.
 struct Live {
-    producer: ThreadedProducer<Reports>,
+    /// Shared with who waits for all that is under way, which takes as long as appends do.
+    producer: Arc<ThreadedProducer<Reports>>,
     /// It does not recover.
     failed: Arc<AtomicBool>,
 }
@@ -143,7 +155,7 @@ fn live(clients: &Clients) -> Result<Live> {
         .set("queue.buffering.max.kbytes", UNDER_WAY_KIB.to_string());
     let reports = Reports { clients: clients.clone(), failed: failed.clone() };
     let made = ThreadedProducer::from_config_and_context(&config, reports);
-    made.map(|producer| Live { producer, failed }).map_err(|e| {
+    made.map(|producer| Live { producer: Arc::new(producer), failed }).map_err(|e| {
         Error::invalid(format!(
             "write to the brokers at `{}`: {e}: check what was set for them",
             clients.options.brokers
@@ -236,7 +248,9 @@ impl Writer {
 
     /// Waits for what is under way.
     pub fn flush(&self) -> Result<()> {
-        let flushed = self.live.held().producer.flush(Duration::from_millis(APPEND_MS));
+        // Not held meanwhile: what is called when an append is through may append.
+        let producer = self.live.held().producer.clone();
+        let flushed = producer.flush(Duration::from_millis(APPEND_MS));
         flushed.map_err(|e| self.clients.error("wait for appends", &e))
     }
 }
@@ -251,5 +265,25 @@ fn end(producer: &ThreadedProducer<Reports>) {
 impl Drop for Writer {
     fn drop(&mut self) {
         end(&self.live.held().producer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// After brokers failed over under load the client library knows of some entries that they were kept,
+    /// and not where. Such an offset was counted with: the topic was taken for one made anew, for good.
+    #[test]
+    fn an_entry_that_was_kept_nobody_says_where_is_unknown() {
+        let (told, answer) = channel();
+        let done: Done<Vec<i64>> = Box::new(move |offsets| told.send(offsets).unwrap());
+        let state = State { offsets: vec![-1; 2], open: 2, failed: None, done: Some(done) };
+        let append = Append { topic: "t".to_owned(), state: Mutex::new(state) };
+        append.kept(1, 7);
+        append.kept(0, -1001);
+        let e = answer.recv().unwrap().unwrap_err();
+        assert_eq!(e.kind, Kind::Retry, "{e}");
     }
 }

@@ -25,7 +25,7 @@ pub use reserve::Needed;
 pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;
 pub use shared::{Direct, SharedLog};
-pub use topic::{TOPIC_BYTES_MAX, check_topic};
+pub use topic::{TOPIC_BYTES_MAX, check_topic, hash as topic_hash};
 
 use holdfast_base::ids::Index;
 use holdfast_base::{Indices, Result};

@@ -29,6 +29,9 @@ pub trait SharedLog: Log {
     /// As [`Log::info`], of this moment; waits for whoever keeps the log.
     fn describe(&self, topic: &str) -> Result<Info>;
 
+    /// Why topics that were used here take no entries until a person does something.
+    fn refusals(&self) -> Vec<Error>;
+
     /// Why a topic gets no entries at the moment, or takes none, if it does not.
     fn trouble(&self, topic: &str) -> Option<Error>;
 }

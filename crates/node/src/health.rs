@@ -57,6 +57,8 @@ impl Node {
         let shortage = self.hosted().and_then(|log| log.shortage());
         all.extend(shortage.map(|why| Condition::new("space", why)));
         all.extend(self.silence());
+        let refusals = self.shared().map_or(Vec::new(), |log| log.refusals()).into_iter();
+        all.extend(refusals.map(|why| Condition::new("log", format!("nothing is written: {why}"))));
         all.extend(self.doubts());
         let watches = self.watches.held();
         all.extend(watches.iter().flat_map(|watch| watch()));

@@ -23,6 +23,22 @@ pub(super) fn check(disk: &dyn Disk, data: &Path, known: Option<Identity>) -> Re
     Ok(())
 }
 
+/// Refuses to take another log's entries for those of a directory that has a log of its own.
+pub(super) fn check_none_here(disk: &dyn Disk, data: &Path, known: Option<Identity>) -> Result<()> {
+    let log = data.join("log");
+    match known {
+        Some(known) if EmbeddedLog::has_topic(disk, &log, CLUSTER_TOPIC)? => {
+            Err(Error::invalid(format!(
+                "keep the log at brokers: `{}` has the log of cluster `{:016x}`, and a log does not move \
+                 there: start this node without `--log` and `log`, or choose an empty directory",
+                log.display(),
+                known.cluster
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Node {
     /// Reads the whole log that is kept here, and says what of it cannot be read, a sentence each.
     pub fn verify_log(&self) -> Vec<String> {

@@ -561,7 +561,10 @@ fn fold<V: View>(
         Some((lender, cluster)) => {
             let sender = Sender { cluster, node: own, incarnation: Index(0) };
             let there = (&*machine.peers, &*log.log);
-            take_over_if_trimmed::<V>(there, (lender, sender), &context, &snapshots)?
+            // Who keeps the log may have gone away since it was opened.
+            patiently(machine, config.tell, own.0 != 0, || {
+                take_over_if_trimmed::<V>(there, (lender, sender), &context, &snapshots)
+            })?
         }
     };
     Ok((Fold::open_member(log.log.clone(), context, snapshots, config.fold)?, taken_over))

@@ -85,6 +85,7 @@ impl OpenLog {
         findings: &mut Vec<String>,
     ) -> Result<OpenLog> {
         if let LogEngine::Shared(open) = &config.engine {
+            lost_log::check_none_here(&*machine.disk, &config.data, identity)?;
             let new = machine.rng.next_u64().max(1);
             let known = identity.map(|known| known.cluster);
             let shared = patiently(machine, config.tell, known.is_some(), || open(known, new))?;

@@ -8,7 +8,7 @@ use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::rules::Access;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::topics::{AUDIT_TOPIC, Use, check_audit, check_client, folded_by};
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_env::planted;
@@ -357,13 +357,19 @@ impl Logs {
 
     fn info(&self, request: Request<'_>) {
         let Some((topic, reply)) = request.decode::<String>("describe the log") else { return };
-        let log = self.log.clone();
+        let (log, shared) = (self.log.clone(), self.node.shared().is_some());
         // Brokers may have to be asked.
         self.node.workers.run(move || {
-            let all = || log.topics().into_iter().filter_map(|t| describe(&*log, t).ok()).collect();
+            // Brokers that are away know of no topic, which is no answer.
+            let is_unknown = |e: &Error| shared && e.kind == Kind::Retry;
+            let told = |topic: String| match describe(&*log, topic) {
+                Err(e) if is_unknown(&e) => Some(Err(e)),
+                described => described.ok().map(Ok),
+            };
+            let all = || log.topics().into_iter().filter_map(told).collect();
             let infos: Result<Vec<msg::Info>> = match topic.is_empty() {
                 // One that is damaged does not hide the others: `doctor` names it.
-                true => Ok(all()),
+                true => all(),
                 false => describe(&*log, topic).map(|info| vec![info]),
             };
             send(reply, infos);

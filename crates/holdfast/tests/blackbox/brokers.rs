@@ -54,6 +54,17 @@ fn brokers_may_be_away_for_a_while() {
     assert_eq!(dev.run(1, &["log", "read", "t"]).ok(), "1  one\n2  two\n");
     dev.run(1, &["log", "set", "t", "--retain-bytes", "1G"])
         .refused(&["brokers keep the log", "log trim"]);
+    let doctor = |words: &[&str]| finish(binary().args(["log", "doctor"]).args(words), b"");
+    let place = url(&brokers, "away");
+    let said = doctor(&["--log", &place]).ok();
+    assert!(said.contains("away.t  entries 1 to 2; 1 of 1 copies"), "{said}");
+    // By a node, and by its settings; one topic is read through.
+    let said = dev.run(1, &["log", "doctor", "t", "--json"]).ok();
+    assert!(said.contains("\"entries\":2,\"findings\":[]"), "{said}");
+    let settings = dev.data.join("node-1");
+    assert!(doctor(&["--data", settings.to_str().unwrap()]).ok().contains("away.cluster"));
+    doctor(&["--log", &url(&brokers, "other")]).refused(&["no log has the prefix `other`"]);
+    doctor(&["no", "--log", &place]).refused(&["topic `no` is not there"]);
     brokers.kill(0);
     // Waits for as long as an append is tried.
     dev.run(1, &["log", "append", "t", "three"])
@@ -64,6 +75,9 @@ fn brokers_may_be_away_for_a_while() {
     };
     let listed = told(&["fs", "ls", "/"]);
     assert!(listed.contains("before") && listed.contains("may be old"), "{listed}");
+    // Not a list of none.
+    dev.run(1, &["log", "ls"]).refused(&["check that the brokers"]);
+    doctor(&["--log", &place]).refused(&["check that the brokers"]);
     let said = told(&["doctor"]);
     assert!(said.contains("nothing was heard from the log's brokers"), "{said}");
     brokers.restart(0);
@@ -82,6 +96,10 @@ fn what_is_wrong_with_the_brokers_or_the_cluster_there_is_said_at_the_start() {
     for bad in ["localhost:9092", "kafka://", "kafka://x", "kafka://x:1/a_b"] {
         run(&scratch, "bad", &["--log", bad]).refused(&["kafka"]);
     }
+    // It was told that brokers have no log of that prefix, whose address and prefix were right.
+    let own = Node::start(&scratch.path("own")).stop();
+    let words = ["--log", "kafka://localhost:9"];
+    run(&scratch, "own", &words).refused(&["does not move", own.join("log").to_str().unwrap()]);
     let Some(brokers) = Brokers::start(1, &[]) else { return };
     let dev = Dev::start_on(&scratch.path("dev"), 1, &url(&brokers, "one"));
     // Its nodes would not talk to one that has another secret.

@@ -94,6 +94,8 @@ fn limits_of_a_topic_are_told_and_outlive_a_kill() {
     assert!(node.run(&["log", "info", "events"]).ok().contains("kept up to 1 GB, for 1h"));
     node.run(&["log", "set", "events", "--retain-age", "0", "--retain-bytes", "0"]).ok();
     assert!(node.run(&["log", "info", "events"]).ok().contains("kept until it is trimmed"));
+    // No broker keeps it.
+    node.run(&["log", "doctor"]).refused(&["a node keeps it", "`holdfast doctor`"]);
     node.stop();
 }
 

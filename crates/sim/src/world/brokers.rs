@@ -162,6 +162,10 @@ impl SharedLog for Reached {
         self.reached("describe", topic)?.info(topic)
     }
 
+    fn refusals(&self) -> Vec<Error> {
+        Vec::new()
+    }
+
     fn trouble(&self, topic: &str) -> Option<Error> {
         self.remote.trouble(topic)
     }
