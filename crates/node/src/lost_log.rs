@@ -26,11 +26,14 @@ pub(super) fn check(disk: &dyn Disk, data: &Path, known: Option<Identity>) -> Re
 /// Refuses to take another log's entries for those of a directory that has a log of its own.
 pub(super) fn check_none_here(disk: &dyn Disk, data: &Path, known: Option<Identity>) -> Result<()> {
     let log = data.join("log");
+    // What is left of one that was taken there is nobody's.
+    let known = if Node::log_moved_to(disk, data)?.is_some() { None } else { known };
     match known {
         Some(known) if EmbeddedLog::has_topic(disk, &log, CLUSTER_TOPIC)? => {
             Err(Error::invalid(format!(
-                "keep the log at brokers: `{}` has the log of cluster `{:016x}`, and a log does not move \
-                 there: start this node without `--log` and `log`, or choose an empty directory",
+                "keep the log at brokers: `{}` has the log of cluster `{:016x}`, which was not taken \
+                 there: do so with `holdfast log move`, start this node without `--log` and `log`, or \
+                 choose an empty directory",
                 log.display(),
                 known.cluster
             )))

@@ -69,7 +69,7 @@ fn deliberate_bugs_are_caught() {
             "the shortest decides",
             none,
             &["node.sealed-at-the-shortest"],
-            6..=6,
+            19..=19,
             "was dropped there",
         ),
         (

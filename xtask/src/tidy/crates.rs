@@ -6,9 +6,8 @@ use super::Finding;
 /// From the bottom up; a crate depends on those further down only. The faces share one layer:
 /// they never depend on each other.
 pub const LAYERS: &[&[&str]] = &[
-    // Starts Kafka's brokers to test and to measure with, and knows nothing of ours.
-    &["holdfast-brokers"],
-    &["holdfast-base"],
+    // The first starts Kafka's brokers to test and to measure with, and knows nothing of ours.
+    &["holdfast-brokers", "holdfast-base"],
     &["holdfast-cert"],
     &["holdfast-env"],
     &["holdfast-wire"],

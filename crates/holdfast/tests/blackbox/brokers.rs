@@ -99,7 +99,7 @@ fn what_is_wrong_with_the_brokers_or_the_cluster_there_is_said_at_the_start() {
     // It was told that brokers have no log of that prefix, whose address and prefix were right.
     let own = Node::start(&scratch.path("own")).stop();
     let words = ["--log", "kafka://localhost:9"];
-    run(&scratch, "own", &words).refused(&["does not move", own.join("log").to_str().unwrap()]);
+    run(&scratch, "own", &words).refused(&["log move", own.join("log").to_str().unwrap()]);
     let Some(brokers) = Brokers::start(1, &[]) else { return };
     let dev = Dev::start_on(&scratch.path("dev"), 1, &url(&brokers, "one"));
     // Its nodes would not talk to one that has another secret.
