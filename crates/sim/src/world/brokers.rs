@@ -25,6 +25,7 @@ const PUMP_NS_MAX: u64 = 3 * MS;
 pub struct Brokers {
     net: SimNet,
     rng: SeededRng,
+    disk: SimDisk,
     /// With its gaps.
     pub kept: Arc<EmbeddedLog>,
     host: LogHost,
@@ -37,8 +38,9 @@ impl Brokers {
     pub fn new(net: &SimNet, seed: u64, unruly: bool) -> Result<Arc<Brokers>> {
         let options =
             LogOptions { drive: Drive::Pump, segment_bytes: 256 << 10, ..LogOptions::default() };
-        let disk = Arc::new(SimDisk::new(seed));
-        let kept = Arc::new(EmbeddedLog::open(disk, Path::new("/brokers"), options)?);
+        let disk = SimDisk::new(seed);
+        let kept = EmbeddedLog::open(Arc::new(disk.clone()), Path::new("/brokers"), options)?;
+        let kept = Arc::new(kept);
         let peers = net.peers(ADDRESS, &Life::default());
         let shown: Arc<dyn Log> = match unruly {
             true => Arc::new(UnrulyLog::new(kept.clone(), peers, SeededRng::new(seed))),
@@ -47,6 +49,7 @@ impl Brokers {
         let brokers = Arc::new(Brokers {
             net: net.clone(),
             rng: SeededRng::new(seed),
+            disk,
             kept,
             host: LogHost::new(shown),
             id: Mutex::new(None),
@@ -104,6 +107,7 @@ impl Brokers {
     /// Nothing holds the other any more.
     pub fn end(&self) {
         self.host.release();
+        self.disk.forget();
     }
 }
 
