@@ -18,7 +18,15 @@ pub struct Process {
 impl Process {
     /// `holdfast up` over the settings and data in `directory`.
     pub fn up(directory: &Path) -> Result<Process> {
+        Process::up_with(directory, None)
+    }
+
+    /// As [`Process::up`], of one more node of a cluster, which has this file's secret.
+    pub fn up_with(directory: &Path, secret: Option<&Path>) -> Result<Process> {
         let mut command = Command::new(std::env::current_exe()?);
+        if let Some(secret) = secret {
+            command.arg("--secret").arg(secret);
+        }
         Process::start(command.args(["--json", "up", "--data"]).arg(directory))
     }
 

@@ -9,7 +9,6 @@ use holdfast_command::files::{SETTINGS, SOCKET};
 use holdfast_command::secrets;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Killed, and its directory deleted, when it is dropped.
@@ -62,12 +61,7 @@ impl Server {
              reactors = {reactors}\nspin = {spin}\nlog = \"{log}\"\n"
         );
         std::fs::write(directory.join(SETTINGS), config)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        if let Some(secret) = secret {
-            command.arg("--secret").arg(secret);
-        }
-        command.args(["--json", "up", "--data"]).arg(&directory);
-        let process = Process::start(&mut command).inspect_err(|_| {
+        let process = Process::up_with(&directory, secret).inspect_err(|_| {
             let _ = std::fs::remove_dir_all(&directory);
         })?;
         secrets::learn(&directory)?;

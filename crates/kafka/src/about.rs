@@ -3,9 +3,8 @@
 
 use crate::broker::{Broker, Place};
 use crate::client::Clients;
-use crate::writer::Writer;
+use crate::writer::{Writer, wait};
 use holdfast_base::{Error, Result};
-use std::sync::mpsc::channel;
 
 /// What a process knows of the log that it opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +56,7 @@ pub fn begin(broker: &Broker, log: u64) -> Result<u64> {
     let place = place(broker.prefix());
     broker.make(&place.name)?;
     let writer = Writer::new(broker.clients.clone(), 0)?;
-    let (told, answer) = channel();
-    let written = Box::new(move |offsets: Result<Vec<i64>>| {
-        let _ = told.send(offsets);
-    });
-    writer.append(&place, &[text_of(log).into_bytes()], written);
-    let lost = |_| Error::retry("begin a log: its brokers did not answer: try again");
-    answer.recv().map_err(lost)??;
+    wait(|done| writer.append(&place, &[text_of(log).into_bytes()], done))?;
     first(broker)?.ok_or_else(|| Error::bug("begin a log: what was written is not there"))
 }
 

@@ -232,7 +232,7 @@ impl Broker {
             return Err(Error::retry(format!(
                 "{doing}: the broker that was asked says none: it does not know the topic yet, or this \
                  client's user may not ask: give it {RIGHTS} on topics whose names begin with `{}.`",
-                self.clients.options.prefix
+                self.prefix()
             )));
         }
         let entries = resource.entries.into_iter();
@@ -423,7 +423,7 @@ impl Broker {
 
     /// Where a topic that is there begins to count. One without any entry of ours counts from 0.
     pub fn place(&self, topic: &str) -> Result<Place> {
-        let name = record::name_of(&self.clients.options.prefix, topic)?;
+        let name = self.name_of(topic)?;
         // Asked first: whatever is read then is of this one, or the next comparison tells.
         let id = self.patiently(|| self.id_of(&name)).map_err(retried)?;
         let mut place = Place { topic: topic.to_owned(), name, base: 0, id };
@@ -499,7 +499,7 @@ impl Broker {
     pub fn topics(&self) -> Result<Vec<String>> {
         let answer = self.consumer.fetch_metadata(None, ANSWER);
         let metadata = answer.map_err(|e| self.clients.error("list topics", &e))?;
-        let prefix = &self.clients.options.prefix;
+        let prefix = self.prefix();
         let topics = metadata.topics().iter();
         let mut topics: Vec<String> =
             topics.filter_map(|topic| record::topic_of(prefix, topic.name())).collect();

@@ -6,13 +6,11 @@
 use crate::about;
 use crate::broker::{Broker, Place};
 use crate::client::{Clients, Options};
-use crate::record::{Reading, check_prefix, name_of};
-use crate::writer::Writer;
+use crate::record::{Reading, check_prefix};
+use crate::writer::{Writer, wait};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_log::{Log, Scope};
-use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 /// Copied at once, at most.
 const PAGE_ENTRIES: usize = 4096;
@@ -22,7 +20,7 @@ const ATTEMPTS: u32 = 10;
 
 /// Copies one log.
 pub struct Moving {
-    broker: Arc<Broker>,
+    broker: Broker,
     writer: Writer,
     log: u64,
 }
@@ -49,13 +47,13 @@ impl Moving {
         {
             return Err(taken(&clients.options, log, there));
         }
-        let broker = Arc::new(Broker::new(clients.clone(), log)?);
+        let broker = Broker::new(clients.clone(), log)?;
         Ok(Moving { broker, writer: Writer::new(clients, log)?, log })
     }
 
     /// Copies what is not there yet of a topic of `from`, and checks what is.
     pub fn topic(&self, from: &dyn Log, topic: &str) -> Result<Moved> {
-        let name = name_of(&self.broker.clients.options.prefix, topic)?;
+        let name = self.broker.name_of(topic)?;
         self.broker.make(&name)?;
         let (mut copied, mut attempts) = (0, 0);
         loop {
@@ -98,7 +96,7 @@ impl Moving {
             let Some(last) = indices.last() else {
                 return Err(Error::bug(format!("move topic `{topic}`: entry {next} is not there")));
             };
-            let offsets = self.wait(|done| self.writer.append(&place, &entries, done))?;
+            let offsets = wait(|done| self.writer.append(&place, &entries, done))?;
             let places = offsets.iter().map(|offset| place.index(*offset));
             if !places.eq(indices.iter().copied()) {
                 return Err(strange(&place));
@@ -129,7 +127,7 @@ impl Moving {
         if first == end && first.0 > 1 {
             // Nothing is left of it to say so.
             place.base -= 1;
-            let offsets = self.wait(|done| self.writer.mark(&place, done))?;
+            let offsets = wait(|done| self.writer.mark(&place, done))?;
             if offsets != [0] {
                 return Err(strange(&place));
             }
@@ -165,14 +163,6 @@ impl Moving {
             }
         }
         Ok(next)
-    }
-
-    fn wait<T: Send + 'static>(&self, start: impl FnOnce(holdfast_log::Done<T>)) -> Result<T> {
-        let (told, answer) = channel();
-        start(Box::new(move |result| {
-            let _ = told.send(result);
-        }));
-        answer.recv().map_err(|_| Error::bug("move the log: an append was never answered"))?
     }
 }
 

@@ -3,7 +3,6 @@
 
 use crate::broker::{Broker, Place};
 use crate::client::ANSWER;
-use crate::record;
 use crate::writer::Writer;
 use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_env::{HoldMutex, planted};
@@ -97,7 +96,7 @@ impl Topics {
         if let Some(Topic::There { place, .. }) = self.topics.held().get(topic) {
             return Ok(place.clone());
         }
-        let name = record::name_of(&self.broker.clients.options.prefix, topic)?;
+        let name = self.broker.name_of(topic)?;
         if !self.broker.is_there(&name)? {
             return Err(Error::not_found(format!("topic `{topic}` is not there: create it")));
         }
@@ -111,7 +110,7 @@ impl Topics {
         if let Some(known @ Topic::There { .. }) = self.topics.held().get(topic) {
             return known.refused().map_or(Ok(()), Err);
         }
-        let name = record::name_of(&self.broker.clients.options.prefix, topic)?;
+        let name = self.broker.name_of(topic)?;
         self.broker.make(&name)?;
         // Not asked again whether it is there: another broker may not have heard of it yet.
         self.found(topic, self.broker.place(topic)?);
@@ -214,7 +213,7 @@ impl Topics {
 
     /// Sends what waited for a topic, in order; only then is it there for everybody.
     fn find(self: &Arc<Self>, topic: &str) {
-        let name = record::name_of(&self.broker.clients.options.prefix, topic);
+        let name = self.broker.name_of(topic);
         let place = name.and_then(|name| match self.broker.is_gone(&name)? {
             false => self.broker.place(topic),
             true => Err(Error::not_found(format!("topic `{topic}` is not there: create it"))),

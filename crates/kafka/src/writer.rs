@@ -16,6 +16,7 @@ use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer, ProducerContext, PurgeConfig, ThreadedProducer,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -255,6 +256,16 @@ impl Writer {
     }
 }
 
+/// Starts an append and waits for its answer.
+pub fn wait(start: impl FnOnce(Done<Vec<i64>>)) -> Result<Vec<i64>> {
+    let (told, answer) = channel();
+    start(Box::new(move |offsets| {
+        let _ = told.send(offsets);
+    }));
+    let lost = |_| Error::retry("append: the brokers did not answer: try again");
+    answer.recv().map_err(lost)?
+}
+
 /// Answers all that is under way as unknown.
 fn end(producer: &ThreadedProducer<Reports>) {
     producer.purge(PurgeConfig::default().queue().inflight());
@@ -271,7 +282,6 @@ impl Drop for Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
 
     /// After brokers failed over under load the client library knows of some entries that they were kept,
     /// and not where. Such an offset was counted with: the topic was taken for one made anew, for good.

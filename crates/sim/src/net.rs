@@ -218,6 +218,11 @@ impl SimNet {
         self.state().cut.contains(&(from.to_owned(), to.to_owned()))
     }
 
+    /// Whether messages vanish between two, one way or the other.
+    pub fn are_apart(&self, a: &str, b: &str) -> bool {
+        self.is_cut(a, b) || self.is_cut(b, a)
+    }
+
     /// When the next event is due.
     pub fn next_ns(&self) -> Option<u64> {
         self.state().events.first_key_value().map(|((at, _), _)| *at)

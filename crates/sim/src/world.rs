@@ -292,6 +292,11 @@ impl Shared {
         disk
     }
 
+    /// Whether the log may lose an answer, or be out of reach of a node that runs.
+    fn loses_answers(&self) -> bool {
+        self.unruly || self.brokers.is_some()
+    }
+
     pub fn sometimes(&self, happened: bool, what: &'static str) {
         if happened {
             *locked(&self.seen).entry(what).or_default() += 1;
@@ -509,8 +514,7 @@ impl World {
     /// several hosts is promised to be on one disk alone.
     fn run_until_all_have_started(&self) {
         let patience_ns = self.net.now_ns() + STARTED_WITHIN_NS;
-        let is_patient = self.shared.unruly || self.shared.brokers.is_some();
-        while is_patient && !self.cells.iter().all(|cell| cell.is_up()) {
+        while self.shared.loses_answers() && !self.cells.iter().all(|cell| cell.is_up()) {
             if self.shared.is_over() {
                 return;
             }
@@ -562,11 +566,10 @@ impl World {
         let command = ClusterCommand::SetRecovery { settings };
         if let Some(node) = self.host() {
             let world = self.clone();
-            let keeps_answers = !self.shared.unruly && self.shared.brokers.is_none();
             let done = move |set: Result<()>| match set {
                 Ok(()) => {}
                 // A person asks again, where the log has lost it or its answer.
-                Err(e) if e.kind == Kind::Retry && !keeps_answers => {
+                Err(e) if e.kind == Kind::Retry && world.shared.loses_answers() => {
                     let again = world.clone();
                     world.net.after_ns(SECOND, move || again.slow_recovery(rate));
                 }

@@ -22,8 +22,8 @@ pub fn run(data: &Path, to: &str, out: &mut Output) -> Result<()> {
     let _lock = Node::lock_directory(&disk, data)?;
     let doing = |e: Error| e.context(format_args!("move the log of `{}`", data.display()));
     let kept = data.join("log");
-    let there = Identity::load(&disk, data)?.filter(|_| disk.exists(&kept).unwrap_or(false));
-    let Some(identity) = there else {
+    let there = Identity::load(&disk, data)?.zip(disk.exists(&kept)?.then_some(()));
+    let Some((identity, ())) = there else {
         return Err(doing(Error::invalid(
             "no log is kept in this directory: take that of the node that keeps it (`holdfast status` \
              says where the log is)",

@@ -78,7 +78,7 @@ impl Brokers {
     }
 
     fn reach(&self, at: &str, doing: &str) -> Result<()> {
-        let cut = self.net.is_cut(at, ADDRESS) || self.net.is_cut(ADDRESS, at);
+        let cut = self.net.are_apart(at, ADDRESS);
         match cut || self.rng.next_u64().is_multiple_of(100) {
             true => Err(Error::retry(format!("{doing}: no broker answers: ask again"))),
             false => Ok(()),

@@ -115,16 +115,12 @@ impl World {
     fn repairable(&self) -> Option<(Vec<Task>, Vec<Task>)> {
         let (at, leader) = self.leader()?;
         let reach = |a: &Arc<Cell>, b: &Arc<Cell>| {
-            let cut =
-                self.net.is_cut(&a.address, &b.address) || self.net.is_cut(&b.address, &a.address);
+            let cut = self.net.are_apart(&a.address, &b.address);
             !cut && a.is_up() && b.is_up() && !a.is_paused() && !b.is_paused()
         };
         // The leader has its commands kept by whoever keeps the log.
         let reaches_log = match self.shared.brokers {
-            Some(_) => {
-                let log = self.address_of_log();
-                !self.net.is_cut(&at.address, &log) && !self.net.is_cut(&log, &at.address)
-            }
+            Some(_) => !self.net.are_apart(&at.address, &self.address_of_log()),
             None => reach(at, &self.cells[0]),
         };
         if !reaches_log {
