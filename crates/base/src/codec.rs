@@ -306,8 +306,9 @@ macro_rules! coded_enums {
 }
 coded_enums!(Tier: "tier", Durability: "durability class");
 
-use crate::ids::Pointer;
+use crate::ids::{Pointer, Term};
 codec_struct!(Pointer { chunk, slot, cookie });
+codec_struct!(Term { queued, leader });
 
 #[cfg(test)]
 mod tests {

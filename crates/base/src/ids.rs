@@ -73,6 +73,20 @@ pub struct Pointer {
     pub cookie: Cookie,
 }
 
+/// A node's time as leader: the entry of the cluster's topic at which it had queued, and its number. The
+/// first in the queue leads and who returns queues last, so terms grow with every change of the leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Term {
+    pub queued: Index,
+    pub leader: NodeId,
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.queued, self.leader)
+    }
+}
+
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},{},{:08x}", self.chunk, self.slot, self.cookie.0)

@@ -18,7 +18,7 @@ pub use tokens::{TOKENS_MAX, Token};
 
 use self::identities::Identities;
 use self::tokens::Tokens;
-use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
+use holdfast_base::ids::{Index, NodeId, StoreId, Term, Tier};
 use holdfast_base::rules::Rules;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
@@ -213,6 +213,11 @@ impl ClusterView {
     /// that it sent after it saw itself lead, and has claimed both topics.
     pub fn leader(&self) -> Option<NodeId> {
         self.leadership.leader()
+    }
+
+    /// The leader's term.
+    pub fn term(&self) -> Option<Term> {
+        self.leadership.term()
     }
 
     /// The nodes whose beats decide who leads, by number.

@@ -4,7 +4,7 @@
 
 use super::Node;
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::ids::{Index, NodeId, Term};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::cluster::FreeSpace;
@@ -116,9 +116,9 @@ impl Member {
         let (id, own) = (self.node.id, self.node.sender.incarnation);
         let seen = self.node.cluster.read(|view, applied| {
             let current = view.node(id).map_or(own, |info| info.incarnation);
-            (view.leader(), current, view.is_controller(id), applied)
+            (view.term(), current, view.is_controller(id), applied)
         });
-        let (leader, current, is_controller, applied) = match seen {
+        let (term, current, is_controller, applied) = match seen {
             // The log's host has heard of the other process before this one could.
             Err(e) if e.kind == Kind::Fenced => return Err(replaced(id, &e)),
             Err(e) if e.message.contains(TRIMMED) => return Err(e),
@@ -147,12 +147,14 @@ impl Member {
             );
             return Err(replaced(id, &what));
         }
+        let leader = term.map(|term| term.leader);
+        let own_term = term.filter(|term| term.leader == id);
         let beats = self.beat(now_ns, leader, is_controller);
-        if !has_names && leader == Some(id) && beats {
+        if !has_names && own_term.is_some() && beats {
             // Who knows no names cannot command them: another node leads, if there is one.
             self.node.hand_over()?;
         }
-        self.follow_leadership(now_ns, leader == Some(id) && has_names);
+        self.follow_leadership(now_ns, own_term.filter(|_| has_names));
         if self.lead == Lead::Leads && !self.is_stale(now_ns) {
             self.judge(now_ns)?;
         }
@@ -216,14 +218,15 @@ impl Member {
         true
     }
 
-    fn follow_leadership(&mut self, now_ns: u64, leads: bool) {
-        if !leads {
+    /// `term`: in which this node leads, if it does.
+    fn follow_leadership(&mut self, now_ns: u64, term: Option<Term>) {
+        let Some(term) = term else {
             if self.lead != Lead::Follows {
                 self.node.leading.set(Index(0), Index(0));
             }
             self.lead = Lead::Follows;
             return;
-        }
+        };
         match self.lead {
             Lead::Follows => self.wait_for_beat(),
             Lead::Waits { beat } => {
@@ -231,7 +234,7 @@ impl Member {
                 if heard || planted!("node.leads-unheard") {
                     self.lead = Lead::Claims;
                     self.shared().claims = None;
-                    self.claim();
+                    self.claim(term);
                 }
             }
             Lead::Claims => {
@@ -246,7 +249,8 @@ impl Member {
                     Some(Err(_)) => self.wait_for_beat(),
                 }
             }
-            // A deposed node's late claim fences whoever leads now: it claims again.
+            // An own claim that was given up and came late, or one of a build that named no term, fences
+            // whoever leads now: it claims again.
             Lead::Leads if self.node.is_fenced() => {
                 self.node.leading.set(Index(0), Index(0));
                 self.wait_for_beat();
@@ -260,18 +264,22 @@ impl Member {
         self.lead = Lead::Waits { beat };
     }
 
-    /// Claims the cluster topic, then the namespace's.
-    fn claim(&self) {
+    /// Claims the cluster topic, then the namespace's, for the term in which this node leads.
+    fn claim(&self, term: Term) {
         let (node, shared) = (self.node.clone(), self.shared.clone());
         let end = move |claims: Result<(Index, Index)>| {
             shared.held().claims = Some(claims);
         };
-        self.node.cluster.claim(Box::new(move |cluster| match cluster {
+        let claimed = move |cluster: Result<Index>| match cluster {
             Err(e) => end(Err(e)),
-            Ok(cluster) => node.namespace.claim(Box::new(move |namespace| {
-                end(namespace.map(|namespace| (cluster, namespace)));
-            })),
-        }));
+            Ok(cluster) => {
+                let both = move |namespace: Result<Index>| {
+                    end(namespace.map(|namespace| (cluster, namespace)));
+                };
+                node.namespace.claim(term, Box::new(both));
+            }
+        };
+        self.node.cluster.claim(term, Box::new(claimed));
     }
 
     /// Beats that were sent here. What they say of free space is told to all, now and then.

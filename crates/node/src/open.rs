@@ -239,12 +239,13 @@ impl Node {
 
     /// The only controller leads from the start: there is nobody else to hear from.
     fn lead_alone(&self) -> Result<()> {
-        let alone = self
-            .cluster
-            .read(|view, _| view.leader() == Some(self.id) && view.controllers().count() == 1)?;
-        if alone {
-            let cluster = self.wait_for(|done| self.cluster.claim(done))?;
-            let namespace = self.wait_for(|done| self.namespace.claim(done))?;
+        let alone = self.cluster.read(|view, _| {
+            let own = view.term().filter(|term| term.leader == self.id);
+            own.filter(|_| view.controllers().count() == 1)
+        })?;
+        if let Some(term) = alone {
+            let cluster = self.wait_for(|done| self.cluster.claim(term, done))?;
+            let namespace = self.wait_for(|done| self.namespace.claim(term, done))?;
             self.leading.set(cluster, namespace);
         }
         Ok(())

@@ -603,7 +603,7 @@ impl<V: View> Shared<V> {
         let machine = self.read();
         match &machine.stopped {
             Some(e) => Err(e.clone()),
-            None if kind != EntryKind::Claim && machine.is_fenced(epoch) => {
+            None if !kind.claims() && machine.is_fenced(epoch) => {
                 Err(machine::fenced(epoch, machine.epoch))
             }
             None => Ok(()),

@@ -7,7 +7,7 @@ mod common;
 
 use common::*;
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::ids::{Index, Sequence, SessionId, Term};
 use holdfast_base::stream::read_all;
 use holdfast_base::{Kind, Result};
 use holdfast_env::rows::{MemoryRows, Rows};
@@ -85,7 +85,7 @@ impl World {
                 self.sessions.push((receive.try_recv().unwrap().unwrap(), 0, Vec::new()));
             }
             1 => {
-                self.fold.claim(Box::new(|_| ()));
+                self.fold.claim(Term::default(), Box::new(|_| ()));
                 while self.log.pump() {}
             }
             2 => drop(self.send(SessionId(0), 0, Command::mark())),

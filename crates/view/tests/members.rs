@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
+use holdfast_base::ids::{Index, NodeId, Sequence, SessionId, Term};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
@@ -396,9 +396,10 @@ fn an_own_write_is_read_where_it_was_made() {
 fn a_claim_fences_the_leader_before_and_nobody_who_does_not_lead() {
     let w = World::new("claim", 2);
     let command = || request(SessionId(0), 1, 9);
-    let first = w.wait(|done| w.folds[1].claim(done)).unwrap();
+    let term = |queued, leader| Term { queued: Index(queued), leader: NodeId(leader) };
+    let first = w.wait(|done| w.folds[1].claim(term(1, 2), done)).unwrap();
     w.wait(|done| w.folds[1].propose_as(first, command(), done)).unwrap();
-    let second = w.wait(|done| w.folds[2].claim(done)).unwrap();
+    let second = w.wait(|done| w.folds[2].claim(term(1, 3), done)).unwrap();
     assert!(second > first);
     // Node 2 may not have heard of it: the log decides.
     let e = w.wait(|done| w.folds[1].propose_as(first, command(), done)).unwrap_err();
@@ -409,6 +410,36 @@ fn a_claim_fences_the_leader_before_and_nobody_who_does_not_lead() {
     }
     w.quiet();
     assert!(w.folds.iter().all(|fold| fold.status().epoch == second));
+}
+
+/// A claim that was long on its way deposed the leader that had claimed since. Now only claims for its own
+/// term or a later one do, also once a snapshot stands for the claims before.
+#[test]
+fn a_claim_for_a_term_that_is_over_changes_nothing() {
+    let mut w = World::new("terms", 3);
+    let term = |queued, leader| Term { queued: Index(queued), leader: NodeId(leader) };
+    let claim = |w: &World, node: usize, term| w.wait(|done| w.folds[node].claim(term, done));
+    let own = claim(&w, 2, term(7, 3)).unwrap();
+    let snapshot = w.folds[2].snapshot_now().unwrap();
+    assert!(snapshot >= own);
+    w.folds.remove(2);
+    let again = member(&w.remotes[1], &w._dir.0, "3");
+    assert_eq!(again.status().snapshot, Some(snapshot));
+    w.folds.push(again);
+    for late in [term(6, 9), term(7, 2), term(0, 0)] {
+        for node in [0, 2] {
+            let e = claim(&w, node, late).unwrap_err();
+            assert_eq!(e.kind, Kind::Fenced, "{e}");
+        }
+    }
+    let command = || request(SessionId(0), 1, 9);
+    w.wait(|done| w.folds[2].propose_as(own, command(), done)).unwrap();
+    // Its own of before was given up, and a later leader's counts.
+    let own = claim(&w, 2, term(7, 3)).unwrap();
+    assert!(claim(&w, 1, term(7, 4)).unwrap() > own);
+    let e = w.wait(|done| w.folds[2].propose_as(own, command(), done)).unwrap_err();
+    assert_eq!(e.kind, Kind::Fenced, "{e}");
+    w.quiet();
 }
 
 #[test]

@@ -6,7 +6,7 @@
 mod common;
 
 use common::*;
-use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::ids::{Index, Sequence, SessionId, Term};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::{Batch, Cursor, Each, Engine, MemoryRows, Moment, Rows};
@@ -245,7 +245,7 @@ fn a_view_in_rows_is_what_the_same_view_in_memory_is() {
                         SessionId(sessions.swap_remove(below(sessions.len() as u64) as usize).0);
                     w.wait(&fold, |fold, done| fold.end_session(id, Mode::Synced, done)).unwrap();
                 }
-                2 => drop(w.wait(&fold, |fold, done| fold.claim(done)).unwrap()),
+                2 => drop(w.wait(&fold, |fold, done| fold.claim(Term::default(), done)).unwrap()),
                 3 => {
                     if below(2) == 0 {
                         rows.persist("test.rows").unwrap();
@@ -548,7 +548,7 @@ fn the_folds_own_rows_are_as_they_are_written_down() {
     let w = World::new("places-golden");
     let rows = memory();
     let fold = w.open(&rows).unwrap();
-    w.wait(&fold, |fold, done| fold.claim(done)).unwrap();
+    w.wait(&fold, |fold, done| fold.claim(Term::default(), done)).unwrap();
     let session = w.wait(&fold, |fold, done| fold.open_session(Mode::Synced, done)).unwrap();
     w.send(&fold, session.0, 1, b"+\x09\x05").unwrap();
     let _ = w.send(&fold, session.0, 2, b"+\x09\xff");
@@ -560,7 +560,7 @@ fn the_folds_own_rows_are_as_they_are_written_down() {
     };
     rows.scan(&[0], &[255], &mut each).unwrap();
     let golden = [
-        "0070 0400000073756d73010000000400000000000000188c072b27d2fe9e208bf9cc0100000000000000",
+        "0070 0400000073756d73010000000400000000000000188c072b0ce26bb9f017b68b0100000000000000",
         "00730000000000000002 010000000000000002000000010000000000000000000100000005\
          020000000000000007000c000000697420697320656e6f756768",
         "09 05",

@@ -3,7 +3,7 @@
 
 use super::snapshot::{decode_map, encode_map};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
-use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::ids::{Index, NodeId, Term};
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use std::collections::BTreeMap;
@@ -40,8 +40,13 @@ impl Leadership {
 
     /// The live controller that queued first.
     pub fn leader(&self) -> Option<NodeId> {
+        self.term().map(|term| term.leader)
+    }
+
+    /// Its term. It never goes back: whoever leaves the front of the queue comes back behind all others.
+    pub fn term(&self) -> Option<Term> {
         let live = self.seats.iter().filter(|(_, seat)| !seat.dead);
-        live.min_by_key(|(node, seat)| (seat.queued, **node)).map(|(node, _)| *node)
+        live.map(|(node, seat)| Term { queued: seat.queued, leader: *node }).min()
     }
 
     /// Takes the seats of nodes that may not sit, and gives free ones to the first of those that

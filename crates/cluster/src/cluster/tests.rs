@@ -28,12 +28,14 @@ fn start(node: u32, stores: &[(u64, Tier)]) -> ClusterCommand {
 struct World {
     view: ClusterView,
     index: u64,
+    /// The last one that there was.
+    term: Option<Term>,
 }
 
 impl World {
     /// A founded cluster of nodes 1 to `nodes`, all started; node N has disk store N.
     fn new(nodes: u32) -> World {
-        let mut world = World { view: ClusterView::new(), index: 0 };
+        let mut world = World { view: ClusterView::new(), index: 0, term: None };
         world.accept(ClusterCommand::FoundCluster { id: 77 });
         for node in 1..=nodes {
             world.join(node as u64);
@@ -46,6 +48,10 @@ impl World {
         self.index += 1;
         let before = self.view.clone();
         let result = self.view.apply(Index(self.index), &command);
+        if let (Some(before), Some(now)) = (self.term, self.view.term()) {
+            assert!(before <= now, "{command:?} leads back from the term {before} to {now}");
+        }
+        self.term = self.view.term().or(self.term);
         match result.is_err() {
             true => assert_eq!(before, self.view, "refused, and changed: {command:?}"),
             false => {

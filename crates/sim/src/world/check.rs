@@ -408,6 +408,7 @@ impl World {
     /// What the log says of deposed leaders, read without a view: each of their commands was refused.
     fn check_stale(&self, topic: &str, fresh: &FoldStatus) {
         let (mut next, mut claim, mut stale) = (Index(1), 0, 0);
+        let (mut term, mut late) = ((0, 0), 0);
         // Of each node that numbers entries: below what all are answered, and those seen from there on.
         let mut numbered: BTreeMap<u64, (u64, BTreeSet<u64>)> = BTreeMap::new();
         while let Ok(entries) = self.archive.log.read(topic, next, 4096, 1 << 20, Scope::Durable)
@@ -415,14 +416,14 @@ impl World {
         {
             next = Index(last.0 + 1);
             for (index, entry) in &entries {
-                // docs/formats/log.md: version, kind (4 is a claim; 16 more where a node has numbered
-                // it), six zeros, the claim it is under.
+                // docs/formats/log.md: version, kind (4 is a claim, 5 one for a term; 16 more where a
+                // node has numbered it), six zeros, the claim it is under.
                 let field = |n: usize| {
                     let bytes = entry.get(8 + 8 * n..16 + 8 * n)?;
                     Some(u64::from_le_bytes(bytes.try_into().ok()?))
                 };
                 let Some((kind, under)) = entry.get(1).zip(field(0)) else { continue };
-                let is_claim = kind & 0x0f == 4;
+                let is_claim = matches!(kind & 0x0f, 4 | 5);
                 if !is_claim && under != 0 && under != claim {
                     stale += 1;
                     continue;
@@ -436,12 +437,23 @@ impl World {
                     }
                     _ => true,
                 };
-                if is_claim && is_new {
-                    claim = index.0;
+                // A term: the entry at which its leader queued, and its number.
+                let of = field(4).zip(entry.get(48).copied()).filter(|_| kind & 0x0f == 5);
+                let is_late = of.is_some_and(|of| of < term);
+                if is_claim && is_new && !is_late {
+                    (claim, term) = (index.0, of.unwrap_or(term));
                 }
+                late += (is_claim && is_late) as u64;
             }
         }
         self.shared.sometimes(stale > 0, "a deposed leader's command was refused");
+        self.shared.sometimes(late > 0, "a claim for a term that was over was refused");
+        if fresh.epoch.0 != claim {
+            self.shared.violate(format!(
+                "topic `{topic}` was claimed last at {claim}, its view takes commands of the claim at {}",
+                fresh.epoch
+            ));
+        }
         if stale != fresh.fenced {
             self.shared.violate(format!(
                 "topic `{topic}` has {stale} commands of deposed leaders, its view refuses {}",

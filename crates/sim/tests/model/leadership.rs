@@ -1,9 +1,10 @@
 //! Leadership: three controllers, the production counts (with a smaller limit), every append
 //! delayed as long as it likes, every reader as far behind as it likes. Commands under a claim that
-//! another one has followed must be refused, whoever sends them and whatever its sender believes.
+//! another one has followed must be refused, whoever sends them and whatever its sender believes; and so
+//! must a claim for a term that was over when a later one was claimed, or believers claim in turns.
 
 use super::checker::{Model, check};
-use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::ids::{Index, NodeId, Term};
 use holdfast_cluster::cluster::Leadership;
 use std::collections::BTreeSet;
 
@@ -23,12 +24,15 @@ enum Rules {
     Chosen,
     /// `apply` takes commands of whatever claim.
     StaleEpochAccepted,
+    /// Claims count for whatever term they are.
+    TermsIgnored,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Entry {
     Beat(usize),
-    Claim(usize),
+    /// Whose, for which term.
+    Claim(usize, Term),
     /// Whose, under the claim at this index.
     Command(usize, usize),
 }
@@ -85,8 +89,8 @@ fn id(node: usize) -> NodeId {
     NodeId(node as u32)
 }
 
-/// What whoever has read the first `read` entries sees lead.
-fn leader(log: &[(Entry, bool)]) -> Option<usize> {
+/// What whoever has read these entries sees lead.
+fn leads(log: &[(Entry, bool)]) -> Option<Term> {
     let mut leadership = Leadership::default();
     leadership.reseat(Index(0), (0..NODES).map(id));
     for (i, (entry, _)) in log.iter().enumerate() {
@@ -94,18 +98,33 @@ fn leader(log: &[(Entry, bool)]) -> Option<usize> {
             leadership.beat(Index(i as u64 + 1), id(*node), BEATS_DEAD);
         }
     }
-    leadership.leader().map(|node| node.0 as usize)
+    leadership.term()
+}
+
+fn leader(log: &[(Entry, bool)]) -> Option<usize> {
+    leads(log).map(|term| term.leader.0 as usize)
 }
 
 fn epoch(log: &[(Entry, bool)]) -> Option<usize> {
-    log.iter().rposition(|(entry, _)| matches!(entry, Entry::Claim(_)))
+    log.iter().rposition(|entry| matches!(entry, (Entry::Claim(..), true)))
+}
+
+/// The highest term that was claimed.
+fn claimed(log: &[(Entry, bool)]) -> Option<Term> {
+    let term = |entry: &(Entry, bool)| match entry {
+        (Entry::Claim(_, term), true) => Some(*term),
+        _ => None,
+    };
+    log.iter().filter_map(term).max()
 }
 
 impl Leading {
     fn append(&self, state: &mut State, entry: Entry, sent_leading: bool) {
         let accepted = match entry {
             Entry::Beat(_) => sent_leading,
-            Entry::Claim(_) => true,
+            Entry::Claim(_, term) => {
+                self.rules == Rules::TermsIgnored || Some(term) >= claimed(&state.log)
+            }
             Entry::Command(_, claim) => {
                 self.rules == Rules::StaleEpochAccepted || Some(claim) == epoch(&state.log)
             }
@@ -127,10 +146,16 @@ fn read(state: &mut State, n: usize) {
         (true, phase) => phase,
     };
     match entry {
-        Entry::Claim(whose) => {
+        Entry::Claim(whose, _) if accepted => {
             node.claim = (whose == n).then_some(at);
             node.claiming &= whose != n;
         }
+        Entry::Claim(whose, _) if whose == n => {
+            // It reads a beat back once more before it claims again.
+            node.claiming = false;
+            node.phase = node.phase.min(Phase::Leads);
+        }
+        Entry::Claim(..) => {}
         Entry::Beat(_) | Entry::Command(..) => {}
     }
 }
@@ -182,7 +207,8 @@ impl Model for Leading {
                 next.nodes[n].beats += 1;
             }
             Action::SendClaim(n) => {
-                next.nodes[n].other = Some(Entry::Claim(n));
+                let term = leads(&next.log[..next.nodes[n].read])?;
+                next.nodes[n].other = Some(Entry::Claim(n, term));
                 next.nodes[n].claiming = true;
                 next.nodes[n].claims += 1;
             }
@@ -206,11 +232,22 @@ impl Model for Leading {
     /// Only the newest entry can be newly wrong.
     fn wrong(&self, state: &State) -> Option<String> {
         let ((entry, accepted), before) = state.log.split_last()?;
+        if let Entry::Claim(node, term) = entry {
+            let newest = claimed(before);
+            return (*accepted && newest > Some(*term)).then(|| {
+                format!("node {node}'s claim for the term {term} counts behind {newest:?}")
+            });
+        }
         let Entry::Command(node, claim) = entry else { return None };
         let commanded = before.iter().filter_map(|entry| match entry {
             (Entry::Command(_, claim), true) => Some(*claim),
             _ => None,
         });
+        // The leader is fenced by nobody's late claim.
+        if !accepted && let Some((Entry::Claim(_, term), true)) = before.get(*claim) {
+            let leads = leads(before) == Some(*term);
+            return leads.then(|| format!("node {node}, which leads, was refused under {claim}"));
+        }
         let newest = commanded.max().max(epoch(before));
         (*accepted && newest > Some(*claim)).then(|| {
             format!("node {node}'s command under claim {claim} was accepted behind {newest:?}")
@@ -224,9 +261,12 @@ impl Model for Leading {
                 true => out.insert("a command was accepted"),
                 false => out.insert("a stale command was refused"),
             };
-            if !accepted && leader(before) == Some(*n) && *claim < before.len() {
-                out.insert("the leader was fenced by a late claim");
+            if !accepted && leader(before) == Some(*n) {
+                out.insert("who leads again commanded under its claim for a term before");
             }
+        }
+        if let Some((Entry::Claim(..), false)) = state.log.last() {
+            out.insert("a claim for a term that was over was refused");
         }
         let both = |n: &Node| n.phase == Phase::Heard && n.claim.is_some();
         if state.nodes.iter().filter(|node| both(node)).count() == 2 {
@@ -240,10 +280,11 @@ fn commands_of_two_leaders_are_never_accepted_out_of_the_order_of_their_claims()
     let report = check("leadership", &Leading { rules: Rules::Chosen });
     assert!(report.wrong.is_none(), "{:?}", report.wrong);
     let points = [
+        "a claim for a term that was over was refused",
         "a command was accepted",
         "a stale command was refused",
-        "the leader was fenced by a late claim",
         "two believed that they lead",
+        "who leads again commanded under its claim for a term before",
     ];
     assert!(report.seen.iter().eq(points.iter()), "{:?}", report.seen);
 }
@@ -251,5 +292,11 @@ fn commands_of_two_leaders_are_never_accepted_out_of_the_order_of_their_claims()
 #[test]
 fn an_epoch_that_is_not_checked_is_found() {
     let report = check("leadership, stale accepted", &Leading { rules: Rules::StaleEpochAccepted });
+    assert!(report.wrong.is_some());
+}
+
+#[test]
+fn claims_that_count_for_whatever_term_are_found() {
+    let report = check("leadership, terms ignored", &Leading { rules: Rules::TermsIgnored });
     assert!(report.wrong.is_some());
 }

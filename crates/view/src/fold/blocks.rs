@@ -16,8 +16,10 @@ use holdfast_log::{TOPIC_BYTES_MAX, Window};
 
 pub const MAGIC: [u8; 4] = *b"HFSS";
 const FOOTER_MAGIC: [u8; 4] = *b"HFSE";
-pub const VERSION: u16 = 2;
-/// The version before, which is read and not written any more. Its header says how long the payload
+pub const VERSION: u16 = 3;
+/// The version before, which is read and not written any more: its payload has no term.
+const VERSION_WITHOUT_TERM: u16 = 2;
+/// The one before that. Its header says how long the payload
 /// is; its blocks begin at multiples of [`PADDED_BYTES`] behind the header, and no footer follows.
 const VERSION_PADDED: u16 = 1;
 const PADDED_BYTES: u64 = 64 << 10;
@@ -50,6 +52,8 @@ pub struct Header {
     pub index: Index,
     pub entry_crc: u32,
     pub digest: u64,
+    /// Whether the payload says for which term the topic was claimed last.
+    pub has_term: bool,
 }
 
 /// Where the blocks are.
@@ -110,7 +114,7 @@ impl Header {
         let (index, digest, payload_bytes, layout, entry_crc, view_version) = numbers;
         let layout = match version {
             VERSION_PADDED => Layout::Padded { payload_bytes, payload_crc: layout },
-            VERSION => Layout::Dense { block_bytes: layout },
+            VERSION_WITHOUT_TERM | VERSION => Layout::Dense { block_bytes: layout },
             _ => return Err(format!("it has version {version}, this build reads up to {VERSION}")),
         };
         if payload_bytes > PAYLOAD_BYTES_MAX
@@ -129,6 +133,7 @@ impl Header {
             index: Index(index),
             entry_crc,
             digest,
+            has_term: version == VERSION,
         };
         Ok((header, layout))
     }
@@ -298,6 +303,7 @@ mod tests {
             index: Index(1),
             entry_crc: 2,
             digest: 3,
+            has_term: true,
         };
         assert!(Header::decode(&header.encode(BLOCK_BYTES_MAX)).is_ok());
         assert!(Header::decode(&header.encode(BLOCK_BYTES_MAX + 1)).is_err());

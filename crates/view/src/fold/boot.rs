@@ -28,7 +28,7 @@ pub fn boot_from<V: View>(
         return boot(context, store);
     };
     snapshot::prepare(store)?;
-    let machine = Machine::read(context, source, (applied, entry_crc, digest));
+    let machine = Machine::read(context, source, (applied, entry_crc, digest), false);
     let machine = machine.map_err(|e| {
         e.context(format_args!("begin view `{}` of topic `{}`", V::NAME, context.topic))
     })?;
@@ -66,7 +66,8 @@ fn load<V: View>(store: &SnapshotStore, context: &Context, index: Index) -> Resu
     }
     snapshot::read(store, index, |header, payload| {
         check_header::<V>(header, &context.topic, &path)?;
-        Machine::read(context, payload, (header.index, header.entry_crc, header.digest))
+        let position = (header.index, header.entry_crc, header.digest);
+        Machine::read(context, payload, position, header.has_term)
             .map_err(|e| e.context(format_args!("restore snapshot `{}`", path.display())))
     })
 }

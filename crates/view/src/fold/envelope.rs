@@ -9,6 +9,8 @@ use holdfast_env::planted;
 pub const VERSION: u8 = 1;
 /// In the kind of an entry that a node has numbered.
 const NUMBERED: u8 = 0x10;
+/// A term's bytes.
+const TERM_BYTES: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -16,7 +18,17 @@ pub enum EntryKind {
     Command = 1,
     OpenSession = 2,
     EndSession = 3,
+    /// Of builds before claims named a term, and of who has none: it counts whatever came before.
     Claim = 4,
+    /// A claim for a term, which is its command.
+    Term = 5,
+}
+
+impl EntryKind {
+    /// Whether it begins a new epoch.
+    pub fn claims(self) -> bool {
+        matches!(self, EntryKind::Claim | EntryKind::Term)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +110,8 @@ impl Envelope {
             2 => EntryKind::OpenSession,
             3 if head[1] & NUMBERED == 0 => EntryKind::EndSession,
             4 => EntryKind::Claim,
+            5 if command.len() == TERM_BYTES => EntryKind::Term,
+            5 => return Decoded::Malformed,
             _ => return Decoded::Unknown(format!("entry kind {}", head[1])),
         };
         let field = |n: usize| {
@@ -165,5 +179,10 @@ mod tests {
         let mut entry = vec![0; 40];
         entry[..2].copy_from_slice(&[1, 9]);
         assert_eq!(Envelope::decode(&entry, None), Decoded::Unknown("entry kind 9".into()));
+        entry[1] = 5;
+        assert_eq!(Envelope::decode(&entry, None), Decoded::Malformed, "a claim for no term");
+        entry.resize(ENVELOPE_BYTES + TERM_BYTES, 0);
+        let decoded = Envelope::decode(&entry, None);
+        assert!(matches!(decoded, Decoded::Entry(Envelope { kind: EntryKind::Term, .. }, _)));
     }
 }

@@ -143,7 +143,7 @@ impl<V: View> Shared<V> {
         let waiting = self.waiting();
         match waiting.stopped() {
             Some(e) => Err(e),
-            None if kind != EntryKind::Claim && machine::is_fenced(epoch, waiting.epoch()) => {
+            None if !kind.claims() && machine::is_fenced(epoch, waiting.epoch()) => {
                 Err(machine::fenced(epoch, waiting.epoch()))
             }
             None => Ok(()),

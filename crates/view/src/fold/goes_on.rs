@@ -15,7 +15,7 @@ impl<V: View> GoesOn<V> {
     pub fn new(context: &Context, arrival: Arrival<'_, '_>) -> Result<GoesOn<V>> {
         assert!(!V::OUTLIVES, "it is kept nowhere");
         let Arrival { applied, entry_crc, digest, source } = arrival;
-        let machine = Machine::read(context, source, (applied, entry_crc, digest));
+        let machine = Machine::read(context, source, (applied, entry_crc, digest), false);
         let doing = |e: Error| e.context(format_args!("go on behind entry {applied}"));
         machine.map(GoesOn).map_err(doing)
     }

@@ -7,8 +7,9 @@ use super::envelope::{Decoded, EntryKind, Envelope};
 use super::place::{Context, Position};
 use super::sessions::{Admission, Outcome, Sessions, Whose, outcome_of, unknown};
 use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::Decode;
 use holdfast_base::error::panic_text;
-use holdfast_base::ids::Index;
+use holdfast_base::ids::{Index, Term};
 use holdfast_base::random::mix;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
@@ -23,6 +24,8 @@ pub struct Machine<V> {
     pub sessions: Sessions,
     /// Index of the last claim; commands under another one are refused.
     pub epoch: Index,
+    /// The highest term that was claimed for. Of no view that is kept in rows: nobody leads its topic.
+    term: Term,
     /// The last entry applied, its checksum, and the digest up to it.
     pub applied: Index,
     pub entry_crc: u32,
@@ -50,6 +53,7 @@ impl<V: View> Machine<V> {
             view: V::begin(context),
             sessions: Sessions::default(),
             epoch: Index(0),
+            term: Term::default(),
             applied: Index(0),
             entry_crc: 0,
             digest: 0,
@@ -167,13 +171,16 @@ impl<V: View> Machine<V> {
                 return Ok(Err(Error::invalid(e)));
             }
         };
-        if envelope.kind == EntryKind::Claim {
-            return self.once(&envelope, |machine| {
-                if !planted!("log.claim-without-effect") {
-                    machine.epoch = index;
-                }
-                Ok(Ok(Vec::new()))
-            });
+        let term = match envelope.kind {
+            EntryKind::Claim => Some(None),
+            EntryKind::Term => match Term::from_bytes(command) {
+                Ok(term) => Some(Some(term)),
+                Err(e) => return Ok(Err(Error::invalid(format!("entry {index} claims: {e}")))),
+            },
+            _ => None,
+        };
+        if let Some(term) = term {
+            return self.once(&envelope, |machine| Ok(machine.claim(index, term)));
         }
         if self.is_fenced(envelope.epoch) {
             self.fenced += 1;
@@ -187,6 +194,25 @@ impl<V: View> Machine<V> {
             EntryKind::EndSession => Ok(self.sessions.end(envelope.session)),
             _ => self.command(index, envelope, command),
         }
+    }
+
+    /// A claim that was long on its way must not depose who has led since: else two of which each sees
+    /// itself lead would take the topic from each other in turns.
+    fn claim(&mut self, index: Index, term: Option<Term>) -> Outcome {
+        if let Some(term) = term {
+            if term < self.term && !planted!("view.claim-without-term") {
+                return Err(Error::fenced(format!(
+                    "claim topic `{}` for the term {term}: it was claimed for the term {} already: \
+                     another node leads",
+                    self.context.topic, self.term
+                )));
+            }
+            self.term = self.term.max(term);
+        }
+        if !planted!("log.claim-without-effect") {
+            self.epoch = index;
+        }
+        Ok(Vec::new())
     }
 
     /// Whether a command under this claim is refused. One under none is nobody's who leads.
@@ -245,6 +271,7 @@ impl<V: View> Machine<V> {
         out: &mut Writer<'_>,
     ) -> Result<()> {
         out.put(&held.epoch);
+        out.put(&held.term);
         held.sessions.write(out);
         let written = catch_unwind(AssertUnwindSafe(|| match held.view.snapshot_apart() {
             None => held.view.snapshot(out),
@@ -260,13 +287,15 @@ impl<V: View> Machine<V> {
     }
 
     /// The inverse of [`Machine::write`], with the snapshot's position: the last entry applied,
-    /// its checksum, and the digest.
+    /// its checksum, and the digest. What builds before wrote, and rides bring, has no term.
     pub fn read(
         context: &Context,
         source: &mut Source<'_>,
         (applied, entry_crc, digest): (Index, u32, u64),
+        has_term: bool,
     ) -> Result<Self> {
         let epoch = source.get()?;
+        let term = if has_term { source.get()? } else { Term::default() };
         let sessions = Sessions::read(source)?;
         // As damage: an older snapshot, or the log from its beginning, may do.
         let restored = catch_unwind(AssertUnwindSafe(|| V::restore(context, source)));
@@ -278,6 +307,7 @@ impl<V: View> Machine<V> {
             view,
             sessions,
             epoch,
+            term,
             applied,
             entry_crc,
             digest,

@@ -7,7 +7,8 @@ use super::machine::Machine;
 use super::place::Context;
 use super::sessions::Outcome;
 use super::{Arrival, Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
-use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::{Index, NodeId, Term};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_log::{Done, GOES_ON, Log, Mode, Scope};
 use std::collections::BTreeMap;
@@ -193,12 +194,14 @@ impl<V: View> Fold<V> {
         Ok(fold)
     }
 
-    /// Appends a claim. `done` gets the epoch once it is applied: from there on commands under
-    /// earlier claims are refused as `Fenced`, by every fold.
-    pub fn claim(&self, done: Done<Index>) {
+    /// Appends a claim for the proposer's term as leader. `done` gets the epoch once it is applied: from
+    /// there on commands under earlier claims are refused as `Fenced`, by every fold. So is the claim
+    /// itself where the topic was claimed for a later term.
+    pub fn claim(&self, term: Term, done: Done<Index>) {
         let done = move |result: Result<(Index, Vec<u8>)>| done(result.map(|(index, _)| index));
         let epoch = self.shared.read().epoch;
-        self.append(EntryKind::Claim, epoch, Request::internal(Mode::Synced), Box::new(done));
+        let request = Request { command: term.to_bytes(), ..Request::internal(Mode::Synced) };
+        self.append(EntryKind::Term, epoch, request, Box::new(done));
     }
 
     /// As [`Fold::propose`], for a leader's command: refused as `Fenced` once a later claim than

@@ -97,6 +97,7 @@ impl<V: View> Shared<V> {
                 index: machine.applied,
                 entry_crc: machine.entry_crc,
                 digest: machine.digest,
+                has_term: true,
             };
             // To the page cache: who applies does not wait for a device.
             let draft = snapshot::Draft::create(&self.store)?;
