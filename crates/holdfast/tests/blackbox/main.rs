@@ -20,6 +20,7 @@ mod cluster_input;
 mod cluster_lost;
 mod cluster_tls;
 mod common;
+mod deploy;
 mod ends;
 mod full_disk;
 mod guard;
