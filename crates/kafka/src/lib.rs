@@ -50,7 +50,7 @@ pub struct KafkaLog {
 
 struct Followed {
     following: Arc<Following>,
-    thread: Task,
+    threads: [Task; 2],
 }
 
 fn closed(topic: &str) -> Error {
@@ -81,9 +81,12 @@ impl KafkaLog {
             return Ok(followed.following.clone());
         }
         let following = Arc::new(Following::new(self.topics.broker.clone(), place));
-        let runs = following.clone();
-        let thread = tasks::spawn("log-follow", move || runs.run())?;
-        all.insert(topic.to_owned(), Followed { following: following.clone(), thread });
+        let (follows, hears) = (following.clone(), following.clone());
+        let threads = [
+            tasks::spawn("log-follow", move || follows.run())?,
+            tasks::spawn("log-arrive", move || hears.call_arrived())?,
+        ];
+        all.insert(topic.to_owned(), Followed { following: following.clone(), threads });
         Ok(following)
     }
 
@@ -187,23 +190,10 @@ impl Log for KafkaLog {
             return done(Err(e));
         }
         let following = self.followed(topic);
+        let entries = Arc::new(entries);
+        let own = entries.clone();
         let acknowledged = move |indices: Result<Indices>| match (indices, following) {
-            (Ok(indices), Some(following)) => {
-                let calls = {
-                    let mut state = following.state();
-                    // Who has never read needs nothing here.
-                    if !state.feed.is_wanted() {
-                        drop(state);
-                        return done(Ok(indices));
-                    }
-                    let (calls, watch) = state.feed.appended(indices, done);
-                    if watch {
-                        following.arrives(&mut state);
-                    }
-                    calls
-                };
-                reader::call(calls);
-            }
+            (Ok(indices), Some(following)) => following.acknowledged(indices, own, done),
             (indices, _) => done(indices),
         };
         self.topics.append(topic, entries, Box::new(acknowledged));
@@ -308,7 +298,7 @@ impl Drop for KafkaLog {
         for (topic, followed) in &all {
             followed.following.close(closed(topic));
         }
-        let threads = all.into_values().map(|followed| followed.thread);
+        let threads = all.into_values().flat_map(|followed| followed.threads);
         // Who is called by a thread may be the last owner: none waits for itself.
         threads.filter(|thread| !thread.is_current()).for_each(Task::join);
         if let Some(chores) = self.chores.take() {

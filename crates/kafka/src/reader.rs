@@ -1,16 +1,18 @@
 //! A topic as one reader follows it: a thread with a client of its own, which places itself where the
 //! reader is, proves that the broker's topic is the one that was read, and fetches into the mirror as
-//! long as that has room.
+//! long as that has room. An own append that the brokers have acknowledged right behind that is taken as
+//! it is, and not fetched; a second thread calls whom that concerns, for the client library's thread has
+//! other topics' answers to give.
 
 use crate::broker::{Broker, Found, Place, found, one_partition};
 use crate::client::Consumer;
 use crate::record::Reading;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Indices, Result};
 use holdfast_env::HoldMutex;
-use holdfast_log::Info;
 use holdfast_log::feed::{ARRIVAL_MS, Calls, Entries, Feed};
+use holdfast_log::{Done, Info};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -38,6 +40,8 @@ pub struct Following {
     /// Never held while anything is called.
     state: Mutex<State>,
     changed: Condvar,
+    /// Wakes who calls.
+    arrived: Condvar,
 }
 
 pub struct State {
@@ -52,6 +56,10 @@ pub struct State {
     read_from: Index,
     /// What kept the last attempt from succeeding.
     pub trouble: Option<Error>,
+    /// The topic is read on from an entry that it was proved to have, or from its front: since this round.
+    reads_on: Option<u64>,
+    /// To call, by the thread that does nothing else.
+    arrived: Calls,
     /// When the oldest append was acknowledged whose entry has not arrived, and where the mirror was.
     arriving: Option<(Instant, Index)>,
     closed: bool,
@@ -67,17 +75,9 @@ enum Next {
 
 impl Following {
     pub fn new(broker: Arc<Broker>, place: Place) -> Following {
-        let state = State {
-            feed: Feed::new(&place.topic),
-            round: 0,
-            info: None,
-            last: None,
-            read_from: Index(0),
-            trouble: None,
-            arriving: None,
-            closed: false,
-        };
-        Following { broker, place, state: Mutex::new(state), changed: Condvar::new() }
+        let state = Mutex::new(State::new(&place.topic));
+        let (changed, arrived) = (Condvar::new(), Condvar::new());
+        Following { broker, place, state, changed, arrived }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -103,10 +103,54 @@ impl Following {
         page
     }
 
-    /// An append has to arrive.
-    pub fn arrives(&self, state: &mut State) {
-        let now = (Instant::now(), state.feed.next());
-        state.arriving.get_or_insert(now);
+    /// An own append was acknowledged: `done` is called once its entries are here, which they are now
+    /// where they come next.
+    pub fn acknowledged(&self, indices: Indices, entries: Arc<Vec<Vec<u8>>>, done: Done<Indices>) {
+        let mut state = self.state();
+        // Who has never read needs nothing here.
+        if !state.feed.is_wanted() {
+            drop(state);
+            return done(Ok(indices));
+        }
+        if state.comes_next(&indices) {
+            let entries = Arc::unwrap_or_clone(entries);
+            match state.push(indices.iter().zip(entries).collect()) {
+                Ok(calls) => state.arrived.extend(calls),
+                Err(e) => {
+                    drop(state);
+                    return done(Err(e));
+                }
+            }
+        }
+        let (calls, watch) = state.feed.appended(indices, done);
+        if watch {
+            let now = (Instant::now(), state.feed.next());
+            state.arriving.get_or_insert(now);
+        }
+        if state.closed {
+            drop(state);
+            return call(calls);
+        }
+        state.arrived.extend(calls);
+        let wakes = !state.arrived.is_empty();
+        drop(state);
+        if wakes {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// What the second thread does until this is closed.
+    pub fn call_arrived(&self) {
+        loop {
+            let idle = |state: &mut State| !state.closed && state.arrived.is_empty();
+            let mut state = self.arrived.wait_while(self.state(), idle).expect("no holder panics");
+            let calls = std::mem::take(&mut state.arrived);
+            if calls.is_empty() {
+                return;
+            }
+            drop(state);
+            call(calls);
+        }
     }
 
     /// Ends the topic here, and its thread.
@@ -117,6 +161,7 @@ impl Following {
             state.feed.end(e)
         };
         self.changed.notify_all();
+        self.arrived.notify_all();
         call(calls);
     }
 
@@ -171,6 +216,7 @@ impl Following {
 
     /// Reads from where the reader is, until it is elsewhere, has no room, or something fails.
     fn follow(&self, round: u64) -> Result<()> {
+        self.state().reads_on = None;
         let anew = self.broker.is_anew(&self.place)?;
         let info = self.broker.info(&self.place)?;
         let (_, high) = self.broker.ends_of(&self.place.name)?;
@@ -183,6 +229,7 @@ impl Following {
         placed.map_err(|e| self.broker.clients.error(&doing, &e))?;
         let begun = Instant::now();
         let mut proof = proof;
+        self.state().reads_on = proof.is_none().then_some(round);
         loop {
             let page = self.look(&consumer)?;
             let mut calls = Calls::new();
@@ -319,20 +366,52 @@ impl Following {
                     return Ok(Next::Place);
                 }
                 calls.extend(state.feed.believe());
+                state.reads_on = Some(state.round);
                 continue;
             }
             if index >= state.feed.next() {
                 entries.push((index, entry));
             }
         }
-        if let Some((index, entry)) = entries.last() {
-            if state.last.is_none_or(|(known, _)| known <= *index) {
-                state.last = Some((*index, crc32c(entry)));
-            }
-            state.trouble = None;
-        }
-        calls.extend(state.feed.push(entries)?);
+        calls.extend(state.push(entries)?);
         Ok(Next::On)
+    }
+}
+
+impl State {
+    fn new(topic: &str) -> State {
+        State {
+            feed: Feed::new(topic),
+            round: 0,
+            info: None,
+            last: None,
+            read_from: Index(0),
+            trouble: None,
+            reads_on: None,
+            arrived: Calls::new(),
+            arriving: None,
+            closed: false,
+        }
+    }
+
+    /// Whether these are the entries that would be fetched next, of the topic that is read here.
+    fn comes_next(&self, indices: &Indices) -> bool {
+        let reads_on = self.reads_on == Some(self.round) && self.feed.refused().is_none();
+        let next = self.feed.next().0;
+        reads_on
+            && self.feed.has_room()
+            && indices.iter().zip(next..).all(|(index, next)| index.0 == next)
+    }
+
+    /// Takes the entries that come next.
+    fn push(&mut self, entries: Entries) -> Result<Calls> {
+        if let Some((index, entry)) = entries.last() {
+            if self.last.is_none_or(|(known, _)| known <= *index) {
+                self.last = Some((*index, crc32c(entry)));
+            }
+            self.trouble = None;
+        }
+        self.feed.push(entries)
     }
 }
 
@@ -362,4 +441,39 @@ fn is_of_the_place(e: &KafkaError) -> bool {
 
 pub fn call(calls: Calls) {
     calls.into_iter().for_each(|call| call());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(first: u64, entries: usize) -> Indices {
+        Indices::run(Index(first), entries)
+    }
+
+    /// An entry that is taken without being fetched must be the one that a fetch would bring.
+    #[test]
+    fn own_entries_are_taken_only_where_they_come_next_in_what_is_read() {
+        let mut state = State::new("t");
+        assert!(!state.comes_next(&own(1, 1)), "nobody reads");
+        assert!(state.feed.want(Index(4)));
+        state.round = 1;
+        assert!(!state.comes_next(&own(4, 1)), "it was not compared yet with what was read");
+        state.reads_on = Some(1);
+        assert!(state.comes_next(&own(4, 1)) && state.comes_next(&own(4, 3)));
+        for (first, entries) in [(3, 1), (3, 2), (5, 1)] {
+            assert!(!state.comes_next(&own(first, entries)), "{first}");
+        }
+        let gap = Indices::of(vec![Index(4), Index(6)]).unwrap();
+        assert!(!state.comes_next(&gap), "somebody's entry lies between");
+        assert!(state.push(vec![(Index(4), vec![7])]).unwrap().is_empty());
+        assert_eq!(state.last, Some((Index(4), crc32c(&[7]))));
+        assert!(state.comes_next(&own(5, 1)) && !state.comes_next(&own(4, 1)));
+        state.feed.doubt("another log", WAY_OUT);
+        assert!(!state.comes_next(&own(5, 1)));
+        state.feed.believe();
+        assert!(state.comes_next(&own(5, 1)));
+        state.round = 2;
+        assert!(!state.comes_next(&own(5, 1)), "somebody reads from elsewhere");
+    }
 }

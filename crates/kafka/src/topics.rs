@@ -26,7 +26,7 @@ pub enum Job {
 }
 
 struct Waits {
-    entries: Vec<Vec<u8>>,
+    entries: Arc<Vec<Vec<u8>>>,
     done: Done<Indices>,
 }
 
@@ -141,7 +141,7 @@ impl Topics {
     }
 
     /// Hands entries to the brokers, and their indices to `done`. Does not wait.
-    pub fn append(self: &Arc<Self>, topic: &str, entries: Vec<Vec<u8>>, done: Done<Indices>) {
+    pub fn append(self: &Arc<Self>, topic: &str, entries: Arc<Vec<Vec<u8>>>, done: Done<Indices>) {
         let place = {
             let mut topics = self.topics.held();
             match topics.get_mut(topic) {

@@ -154,6 +154,10 @@ fn live(clients: &Clients) -> Result<Live> {
         .set("message.max.bytes", (4 << 20).to_string())
         .set("queue.buffering.max.messages", UNDER_WAY_ENTRIES.to_string())
         .set("queue.buffering.max.kbytes", UNDER_WAY_KIB.to_string());
+    // What is set for the brokers counts, where order and durability do not rest on it.
+    for (name, value) in &clients.options.settings {
+        config.set(name, value);
+    }
     let reports = Reports { clients: clients.clone(), failed: failed.clone() };
     let made = ThreadedProducer::from_config_and_context(&config, reports);
     made.map(|producer| Live { producer: Arc::new(producer), failed }).map_err(|e| {
