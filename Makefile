@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit python python-libraries python-ray wheel mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -12,10 +12,10 @@ SEED ?= 1
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the optimised binary, target/release/holdfast
+build: ## build the optimised binary, target/release/holdfast (FEATURES=kafka-tls: for brokers over TLS)
 	@echo "== build: target/release/holdfast, optimised across all crates: this takes its time"
 	@.ci/tools build
-	cargo build --release --package holdfast
+	cargo build --release --package holdfast $(if $(FEATURES),--features $(FEATURES))
 
 run: ## build in a hurry, and start a node that keeps its data in ./data (DATA=DIR)
 	@.ci/tools build
@@ -95,6 +95,12 @@ mutants: ## plant every bug of the catalogue in turn: its test must fail (BUGS="
 test-import: ## move 100,000 objects here from another S3 service, killed twice on the way
 	@.ci/tools
 	HOLDFAST_IMPORT_OBJECTS=100000 cargo test --package holdfast --test blackbox import::
+
+test-brokers-tls: ## the log on brokers that want TLS and a password; builds OpenSSL
+	@echo "== test-brokers-tls: a build with the feature kafka-tls (OpenSSL: two to five minutes)"
+	@.ci/tools
+	cargo test --package holdfast-kafka --features tls --test tls
+	cargo check --package holdfast --features kafka-tls
 
 test-tls: ## run the stories of whole clusters again, between nodes that have certificates
 	@echo "== test-tls: clusters of processes over TLS"

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// What `bench log` is asked for.
 #[derive(Args, Debug)]
 pub struct LogBench {
-    /// `creates`, `latency`, `feed`, `lookups`, or `all`, with commas
+    /// `creates`, `latency`, `feed`, `restart`, `lookups`, or `all`, with commas
     #[arg(short = 't', long = "type", default_value = "all", value_name = "CASE,...")]
     cases: String,
     /// Files that are made, and records that Kafka's tool sends
@@ -38,7 +38,7 @@ pub struct LogBench {
     data: Option<PathBuf>,
 }
 
-const CASES: [&str; 4] = ["creates", "latency", "feed", "lookups"];
+const CASES: [&str; 5] = ["creates", "latency", "feed", "restart", "lookups"];
 /// Bytes of a file.
 const FILE_BYTES: usize = 4;
 /// What a record has beside an entry: the header that says whose it is, and its key.
@@ -101,6 +101,7 @@ pub fn run(options: &LogBench, out: &mut Output) -> Result<()> {
             "creates" => bench.creates(out)?,
             "latency" => bench.latency(out)?,
             "feed" => bench.feed(&parent, &settings, out)?,
+            "restart" => bench.restart(out)?,
             _ => bench.lookups(out)?,
         }
     }
@@ -312,6 +313,34 @@ impl Bench<'_> {
             samples,
         };
         tell(&mut report, out)
+    }
+
+    /// The node ended in order, and started again until it serves, beside a start that has its log alone.
+    fn restart(&mut self, out: &mut Output) -> Result<()> {
+        self.create(self.options.number)?;
+        let entries = self.owner()?.log().info(TOPIC)?.next.0 - 1;
+        let mut times = Vec::new();
+        for _ in 0..self.options.repetitions {
+            let again = self.server.restart(|_| Ok(()))?;
+            let anew =
+                self.server.restart(|data| Ok(std::fs::remove_dir_all(data.join("snapshots"))?))?;
+            times.push((again.as_secs_f64(), anew.as_secs_f64()));
+        }
+        let median = |of: fn(&(f64, f64)) -> f64| super::report::median(times.iter().map(of));
+        let (again, anew) = (median(|time| time.0), median(|time| time.1));
+        let faster = median(|time| time.1 / time.0);
+        out.line(
+            || {
+                format!(
+                    "restart behind {entries} entries, of a file each: serves after {again:.2} s, after {anew:.2} s where it \
+                     replays its log: {faster:.1} times faster"
+                )
+            },
+            || {
+                json!({"case": "restart", "entries": entries, "seconds": again,
+                    "replay_seconds": anew, "times_faster": faster})
+            },
+        )
     }
 
     /// Look-ups before all brokers are killed, and after.

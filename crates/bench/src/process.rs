@@ -68,6 +68,11 @@ impl Process {
 
     /// Ends it in order.
     pub fn end(mut self) -> Result<()> {
+        self.wait_for_end()
+    }
+
+    /// As [`Process::end`], of one in whose place another is put.
+    pub fn wait_for_end(&mut self) -> Result<()> {
         holdfast_env::signals::terminate(self.id())?;
         self.child.wait()?;
         Ok(())

@@ -10,6 +10,7 @@ use holdfast_command::secrets;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Killed, and its directory deleted, when it is dropped.
 pub struct Server {
@@ -67,6 +68,16 @@ impl Server {
         secrets::learn(&directory)?;
         let (tcp, socket) = (format!("127.0.0.1:{port}"), directory.join(SOCKET));
         Ok(Server { process, tcp, authority, socket, directory })
+    }
+
+    /// Ends it in order, has `meanwhile` at its directory, and starts it again: how long that took, until it
+    /// was ready.
+    pub fn restart(&mut self, meanwhile: impl FnOnce(&Path) -> Result<()>) -> Result<Duration> {
+        self.process.wait_for_end()?;
+        meanwhile(&self.directory)?;
+        let began = Instant::now();
+        self.process = Process::up(&self.directory)?;
+        Ok(began.elapsed())
     }
 
     /// `HOST:PORT` of its native protocol.

@@ -196,19 +196,30 @@ impl Brokers {
     /// Gives a user rights on the topics of a prefix, in Kafka's words; asks in the name of whom `admin`
     /// says, a file of settings for Kafka's own tools.
     pub fn allow(&self, user: &str, rights: &[&str], prefix: &str, admin: &str) {
+        let user = format!("User:{user}");
+        let mut words = vec!["--add", "--allow-principal", &user];
+        rights.iter().for_each(|right| words.extend(["--operation", right]));
+        words.extend(["--topic", prefix, "--resource-pattern-type", "prefixed"]);
+        self.administer("org.apache.kafka.tools.AclCommand", &words, admin);
+    }
+
+    /// Makes a user known by SCRAM-SHA-512, in the name of whom `admin` says.
+    pub fn know(&self, user: &str, password: &str, admin: &str) {
+        let secret = format!("SCRAM-SHA-512=[password={password}]");
+        let words =
+            ["--alter", "--add-config", &secret, "--entity-type", "users", "--entity-name", user];
+        self.administer("kafka.admin.ConfigCommand", &words, admin);
+    }
+
+    fn administer(&self, class: &str, words: &[&str], admin: &str) {
         let place = self.directory.as_ref().expect("brokers that were started here");
         let file = place.join("admin.properties");
         fs::write(&file, admin).expect("write settings");
-        let mut tool = java(SHORT_LIVED, "org.apache.kafka.tools.AclCommand");
+        let mut tool = java(SHORT_LIVED, class);
         tool.args(["--bootstrap-server", &self.addresses, "--command-config"]).arg(&file);
-        tool.args(["--add", "--allow-principal", &format!("User:{user}")]);
-        rights.iter().for_each(|right| {
-            tool.args(["--operation", right]);
-        });
-        tool.args(["--topic", prefix, "--resource-pattern-type", "prefixed"]);
-        let told = tool.output().expect("run Kafka's tool for rights");
+        let told = tool.args(words).output().expect("run Kafka's tool");
         let said = String::from_utf8_lossy(&told.stderr).into_owned();
-        assert!(told.status.success(), "give rights: {said}");
+        assert!(told.status.success(), "{class}: {said}");
     }
 
     /// Kills a broker as a power cut of its machine would, but for what its file system keeps.

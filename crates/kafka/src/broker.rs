@@ -14,6 +14,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, Top
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::metadata::Metadata;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -144,9 +145,16 @@ impl Broker {
 
     /// How many brokers run.
     pub fn count(&self) -> Result<usize> {
-        let answer = self.consumer.fetch_metadata(None, ANSWER);
-        let metadata = answer.map_err(|e| self.clients.error("ask for brokers", &e))?;
-        Ok(metadata.brokers().len())
+        Ok(self.metadata(None, "ask for brokers")?.brokers().len())
+    }
+
+    /// What brokers know of a topic, or of all. Where none answers, why not is what the client library has
+    /// logged meanwhile, and tells who polls.
+    fn metadata(&self, name: Option<&str>, doing: &str) -> Result<Metadata> {
+        self.consumer.fetch_metadata(name, ANSWER).map_err(|e| {
+            self.hear_what_was_said();
+            self.clients.error(doing, &e)
+        })
     }
 
     /// Asks about a topic, unless nobody has just answered.
@@ -176,8 +184,7 @@ impl Broker {
 
     fn copies_now(&self, name: &str) -> Result<Copies> {
         let doing = format!("look for topic `{name}`");
-        let answer = self.consumer.fetch_metadata(Some(name), ANSWER);
-        let metadata = answer.map_err(|e| self.clients.error(&doing, &e))?;
+        let metadata = self.metadata(Some(name), &doing)?;
         let topic = metadata.topics().iter().find(|topic| topic.name() == name);
         let error = topic.and_then(|topic| topic.error()).map(RDKafkaErrorCode::from);
         if let Some(code) = error {
@@ -279,10 +286,7 @@ impl Broker {
             return Ok(());
         }
         let doing = format!("make topic `{name}`");
-        let known = {
-            let all = self.consumer.fetch_metadata(Some(name), ANSWER);
-            all.map_err(|e| self.clients.error(&doing, &e))?.brokers().len()
-        };
+        let known = self.metadata(Some(name), &doing)?.brokers().len();
         // Those that are named belong to it, also while they are starting.
         let brokers = known.max(self.clients.options.brokers.split(',').count());
         let settings = safety::settings(brokers);
@@ -489,16 +493,18 @@ impl Broker {
         answer.map(drop).map_err(|e| self.clients.error("remove a topic", &e))
     }
 
-    /// Drops what the client library has said meanwhile: nobody else looks while nothing is read.
-    pub fn forget_what_was_said(&self) {
-        let _placed = self.placed.held();
-        while self.consumer.poll(Duration::ZERO).is_some() {}
+    /// Takes what the client library has said meanwhile: nobody else looks while nothing is read. Of errors
+    /// the last one's reason is kept for a while ([`Told`](crate::client::Told)).
+    pub fn hear_what_was_said(&self) {
+        // Else somebody reads with it, and hears it.
+        if let Ok(_placed) = self.placed.try_lock() {
+            while self.consumer.poll(Duration::ZERO).is_some() {}
+        }
     }
 
     /// The topics of this log.
     pub fn topics(&self) -> Result<Vec<String>> {
-        let answer = self.consumer.fetch_metadata(None, ANSWER);
-        let metadata = answer.map_err(|e| self.clients.error("list topics", &e))?;
+        let metadata = self.metadata(None, "list topics")?;
         let prefix = self.prefix();
         let topics = metadata.topics().iter();
         let mut topics: Vec<String> =
@@ -551,6 +557,17 @@ mod tests {
         assert_eq!(unknown.kind, Kind::Retry, "{unknown}");
         broker.make("settings.t").unwrap();
         broker.check("settings.t", (1, 1)).unwrap();
+    }
+
+    /// It was said that they cannot be reached, and not why: a certificate that nobody believes, a password
+    /// that is wrong, a port where nobody listens.
+    #[test]
+    fn why_no_broker_answers_is_told() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = format!("kafka://{nobody}/x");
+        let clients = Clients::new(Options::parse(&address, BTreeMap::new()).unwrap());
+        let e = Broker::new(clients, 1).unwrap().count().unwrap_err();
+        assert!(e.message.contains("Connection refused"), "{e}");
     }
 
     /// A client that read from the largest index ended the node: its offset was none.

@@ -291,7 +291,7 @@ impl Topics {
                 }
                 if checked.elapsed() > CHECK {
                     (due, checked) = (topics.known(), Instant::now());
-                    topics.broker.forget_what_was_said();
+                    topics.broker.hear_what_was_said();
                 }
             }
         }
