@@ -392,6 +392,7 @@ impl Keeper {
             let stays_open = |known: &Chunk| {
                 held.info.state != holdfast_chunk::ReplicaState::Sealed
                     && held.info.length >= known.length
+                    && !planted!("node.last-replica-stays-open")
             };
             if let Some(known) = known
                 && known.state != ChunkState::Open

@@ -417,6 +417,76 @@ fn lose_the_last_generation(seed: u64) {
     read_all(&scene, last, (0..120).filter(|seed| is_kept(*seed)));
 }
 
+/// A store had computed the next generation of a chunk, which waited for another one, and lost the file that
+/// it had computed it from: what it had computed lay there in its place, and the replica counted for ever.
+#[test]
+fn a_lost_file_is_copied_anew_though_what_was_computed_from_it_lies_beside_it() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(26, 7);
+        let (chunk, cells) = garbage(&mut scene);
+        scene.cut_between(2, cells[1]);
+        let last = cells[2];
+        let (id, store) = own(&scene, last);
+        let has_computed = |_: &Scene| !store.other_generations(chunk).is_empty();
+        assert!(scene.until(200 * SECOND, has_computed), "it computes nothing");
+        scene.end(last, End::Kill);
+        let disk = scene.disk(last);
+        let found = find(&disk, Path::new("/"), &format!("{chunk}.{}.chunk", Generation(0)));
+        let found = found.expect("the file that the log names");
+        disk.remove(&found).unwrap();
+        disk.sync_dir(found.parent().unwrap(), "scenes.lose").unwrap();
+        scene.start(last);
+        let counts = |scene: &Scene| {
+            let node = scene.node(1).unwrap();
+            let known = node.namespace.read(|view, _| view.chunks().get(chunk).cloned());
+            known.unwrap().unwrap().replicas.contains(&id)
+        };
+        assert!(scene.until(60 * SECOND, |scene| !counts(scene)), "what is lost goes on counting");
+        scene.heal();
+        assert!(scene.until(900 * SECOND, |scene| is_rewritten(scene, chunk)), "no three copies");
+        // Each store follows the switch in its own time.
+        scene.until(20 * SECOND, |scene| scene.violations().is_empty());
+        whole_again(&scene);
+        read_all(&scene, last, (0..120).filter(|seed| is_kept(*seed)));
+    });
+}
+
+/// The log had sealed a chunk, and the store that had all of it had not heard of that when the other two
+/// were dropped, whose disks were gone: it was never sealed there, so nobody could copy it.
+#[test]
+fn the_last_replica_is_sealed_where_it_lies_and_copied() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(38, 7);
+        put(&mut scene, 2, 0..5);
+        let node = scene.node(1).unwrap();
+        let found = node.namespace.read(|view, _| {
+            let Location::Packed { pointer } = view.lookup("/f0")?.location else { return None };
+            Some((pointer.chunk, view.chunks().get(pointer.chunk)?.replicas.clone()))
+        });
+        let (chunk, replicas) = found.unwrap().expect("its bytes are in a chunk");
+        let has = |store: &StoreId| {
+            let has = |n: &usize| scene.node(*n).unwrap().stores.get(*store).is_some();
+            (1..=scene.nodes()).find(has).unwrap()
+        };
+        let cells: Vec<usize> = replicas.iter().map(has).collect();
+        assert!(cells.len() == 3 && cells[0] == 2 && !cells.contains(&1), "{cells:?}");
+        let (last, length) = (cells[2], own(&scene, 2).1.info(chunk).unwrap().length);
+        scene.cut_off(last);
+        let seal = Command::SealChunk { chunk, length, replicas: replicas.clone() };
+        scene.propose(1, seal).unwrap();
+        for (lost, store) in cells.iter().zip(&replicas).take(2) {
+            scene.end(*lost, End::Erase);
+            scene.start(*lost);
+            let (store, generation) = (*store, Generation(0));
+            let lost = Command::DropReplica { chunk, generation, store, lost: false };
+            scene.propose(1, lost).unwrap();
+        }
+        scene.heal();
+        whole_again(&scene);
+        read_all(&scene, cells[1], 0..5);
+    });
+}
+
 /// Builds before computed a generation anew under the same number, with fewer live slots, and some
 /// stores held the one when the log switched to the other. Such a file is not served for it.
 #[test]

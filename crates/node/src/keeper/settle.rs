@@ -139,7 +139,10 @@ impl Keeper {
     }
 
     fn is_lost(&self, info: &ChunkInfo, known: &Chunk) -> bool {
-        let kept = info.generation < known.generation && planted!("node.lost-generation-kept");
+        let kept = match info.generation < known.generation {
+            true => planted!("node.lost-generation-kept"),
+            false => planted!("node.lost-source-kept"),
+        };
         known.replicas.len() > 1 && !kept
     }
 
