@@ -5,17 +5,21 @@ use super::{cache, converse};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-struct Memcached {
+pub struct Memcached {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Memcached {
     /// Nothing, and that said, where there is none.
-    fn start() -> Option<Memcached> {
+    pub fn start() -> Option<Memcached> {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
+        Memcached::start_at(address)
+    }
+
+    pub fn start_at(address: SocketAddr) -> Option<Memcached> {
         let started = Command::new("memcached")
             .args(["-l", "127.0.0.1", "-u", "nobody", "-t", "1"])
             .args(["-p", &address.port().to_string()])
