@@ -55,6 +55,16 @@ impl Default for CacheClientOptions {
     }
 }
 
+/// What a server is to drop; see [`Client::drop_at`].
+#[derive(Clone, Copy, Debug)]
+pub enum Drops<'a> {
+    Keys(&'a [Vec<u8>]),
+    All,
+}
+
+/// Keys that one request drops.
+const DROPS: usize = 500;
+
 /// One request over TCP.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
@@ -380,6 +390,47 @@ impl Client {
         };
         self.single = batch;
         result
+    }
+
+    /// Tells servers, by their numbers, what they are to drop, all at once; which of them have done it.
+    /// Meant for who has invalidations to send to every server that may hold a key, alive or not.
+    pub fn drop_at(&mut self, orders: &[(u32, Drops<'_>)], stale_s: u32) -> Result<Vec<bool>> {
+        let mut request = Vec::new();
+        for (_, order) in orders {
+            if let Drops::Keys(keys) = order {
+                keys.iter().try_for_each(|key| batch::check(key))?;
+            }
+        }
+        self.refresh()?;
+        let mut parts = Vec::new();
+        for (number, (server, order)) in orders.iter().enumerate() {
+            let requests: Vec<(Shape, &[Vec<u8>])> = match order {
+                Drops::All => vec![(Shape::Line, &[])],
+                Drops::Keys(keys) => keys.chunks(DROPS).map(|some| (Shape::Quiet, some)).collect(),
+            };
+            for (shape, keys) in requests {
+                request.clear();
+                if shape == Shape::Line {
+                    request.extend_from_slice(b"flush_all\r\n");
+                } else {
+                    keys.iter().for_each(|key| command::invalidate(key, stale_s, &mut request));
+                    request.extend_from_slice(command::END);
+                }
+                let (server, ticket, bytes) = (*server, parts.len() as u64, &request[..]);
+                self.ask(&Ask { server, shape, ticket, bytes, unless_ended: None });
+                parts.push((number, shape, keys.len()));
+            }
+        }
+        let mut done = vec![true; orders.len()];
+        self.settle(parts.len(), |ticket, outcome| {
+            let (number, shape, keys) = parts[ticket as usize];
+            done[number] &= match outcome {
+                Outcome::Answer(line) if shape == Shape::Line => line == b"OK\r\n",
+                Outcome::Answer(answer) => command::are_invalidated(answer, keys),
+                _ => false,
+            };
+        })?;
+        Ok(done)
     }
 
     /// Makes the values of keys old; see [`lookaside::command::invalidate`] for `stale_s`. Fails if one was

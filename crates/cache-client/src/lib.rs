@@ -17,7 +17,7 @@ pub mod window;
 pub mod wire;
 
 pub use batch::{Answer, Batch, Store};
-pub use client::{CacheClientOptions, Client, Failover};
+pub use client::{CacheClientOptions, Client, Drops, Failover};
 pub use fleet::Transport;
 pub use lookaside::{Lookaside, LookasideCounts, LookasideOptions};
 pub use ring::{Hashing, Member, Ring};

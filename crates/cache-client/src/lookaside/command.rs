@@ -73,6 +73,13 @@ pub fn is_invalidated(answer: &[u8]) -> bool {
     matches!(answer.get(..2), Some(b"HD" | b"OK" | b"NF"))
 }
 
+/// The same of several and [`END`].
+pub fn are_invalidated(answer: &[u8], keys: usize) -> bool {
+    let mut lines = answer.split(|b| *b == b'\n');
+    let done = lines.by_ref().take(keys).filter(|line| is_invalidated(line)).count();
+    done == keys && lines.next() == Some(b"MN\r") && lines.next() == Some(b"")
+}
+
 /// The items of a whole answer to several of [`ask`], with their keys, in order; what is no item is left out.
 pub fn items(answer: &[u8]) -> Items<'_> {
     Items { rest: answer }
@@ -143,6 +150,9 @@ mod tests {
         for cut in 0..answer.len() {
             assert!(items(&answer[..cut]).count() <= 2);
         }
+        assert!(are_invalidated(b"HD\r\nNF\r\nMN\r\n", 2) && are_invalidated(b"MN\r\n", 0));
+        assert!(!are_invalidated(b"HD\r\nMN\r\n", 2), "one was not answered");
+        assert!(!are_invalidated(b"HD\r\nSERVER_ERROR no\r\nMN\r\n", 2));
         assert_eq!(items(b"VA 18446744073709551615 ka f0 c1\r\nx\r\n").count(), 0);
     }
 
