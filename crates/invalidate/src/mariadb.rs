@@ -148,7 +148,28 @@ async fn check_table(conn: &mut Conn, table: &str, columns: &BTreeSet<&str>) -> 
             Some(_) => {}
         }
     }
-    Ok(())
+    check_cascades(conn, &doing, schema, name).await
+}
+
+/// What a foreign key changes in its table when another table's row goes, is in no log.
+async fn check_cascades(conn: &mut Conn, doing: &str, schema: &str, name: &str) -> Result<()> {
+    let cascade: Option<(String, String)> = conn
+        .exec_first(
+            "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME \
+             FROM information_schema.REFERENTIAL_CONSTRAINTS \
+             WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ? \
+             AND (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL'))",
+            (schema, name),
+        )
+        .await
+        .map_err(|e| failed(doing, &e))?;
+    match cascade {
+        None => Ok(()),
+        Some((constraint, other)) => Err(Error::invalid(format!(
+            "{doing}: foreign key `{constraint}` changes its rows when rows of `{other}` go, and the log does \
+             not say so: make it `RESTRICT`, and let the application change them"
+        ))),
+    }
 }
 
 /// The end of the log: its position, and a place at or behind that.

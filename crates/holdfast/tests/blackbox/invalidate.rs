@@ -400,6 +400,12 @@ fn a_database_whose_log_says_too_little_is_refused_by_the_setting_s_name() {
     refused(&["`weight`", "decimal"]);
     write(&MAP.replace("shop.items", "shop.goods"));
     refused(&["`shop.goods`", "there is none"]);
+    sql.run("CREATE TABLE shop.makers (id BIGINT UNSIGNED PRIMARY KEY)");
+    sql.run(
+        "CREATE TABLE shop.goods (id INT PRIMARY KEY, name INT, maker BIGINT UNSIGNED, CONSTRAINT made_by \
+         FOREIGN KEY (maker) REFERENCES shop.makers (id) ON DELETE CASCADE)",
+    );
+    refused(&["`shop.goods`", "`made_by`", "`makers`", "RESTRICT"]);
     write("keys = 1");
     refused(&["read the map", "map.toml"]);
     write(MAP);
