@@ -1,7 +1,7 @@
 //! A small shop: MariaDB, caches beside it, and an invalidator between, killed in turn. What is cached is what
 //! the rows say.
 
-use super::common::{Finished, Node, Scratch, binary, finish, free_port};
+use super::common::{Finished, Node, Scratch, binary, finish, free_port, signal};
 use super::mariadb::{MariaDb, SETTINGS, Sql, until};
 use super::told::Told;
 use holdfast_base::{Error, Result};
@@ -446,4 +446,72 @@ fn a_log_that_was_purged_empties_the_pool_and_says_so() {
     shop.settle();
     let said = second.kill().sentence_of("invalidate.emptied");
     assert!(said.contains("has no more what follows"), "{said}");
+}
+
+/// A server that hears nothing for a while, and two invalidators of one pool: what it missed reaches it, others
+/// do not wait, and `status` says who lacks what.
+#[test]
+fn a_server_that_was_away_is_told_what_it_missed_and_two_invalidators_do_no_harm() {
+    let scratch = Scratch::new();
+    let Some(shop) = shop(&scratch, SETTINGS) else { return };
+    let invalidators = [Invalidator::start(&shop), Invalidator::start(&shop)];
+    let mut sql = shop.database.sql();
+    sql.run("UPDATE shop.items SET price = 2");
+    shop.settle();
+    let mut client = shop.client();
+    let keys: Vec<String> = (0..100).map(|id| format!("item:{id}")).collect();
+    for key in &keys {
+        client.set(key.as_bytes(), b"2", 0).unwrap();
+    }
+    let away = shop.caches[0].child.id();
+    signal(away, "STOP");
+    for id in 0..100 {
+        sql.run(&format!("UPDATE shop.items SET price = 3 WHERE id = {id}"));
+    }
+    until("status says who is behind", || {
+        let behind = shop.status().unwrap().1;
+        behind.contains(&0) && behind.iter().any(|entries| *entries > 0)
+    });
+    signal(away, "CONT");
+    shop.settle();
+    let mut other = shop.client();
+    assert!(other.get_many(&keys).unwrap().iter().all(Option::is_none));
+    for one in invalidators {
+        one.kill().judge();
+    }
+}
+
+/// A primary key that changes, and a transaction of more keys than anybody remembers.
+#[test]
+fn keys_that_change_go_on_both_sides_and_too_many_at_once_empty_the_pool() {
+    let scratch = Scratch::new();
+    let Some(shop) = shop(&scratch, SETTINGS) else { return };
+    let invalidator = Invalidator::start(&shop);
+    let (mut sql, mut client) = (shop.database.sql(), shop.client());
+    shop.settle();
+    for key in ["item:5", "item:5005", "item:6", "other:1"] {
+        client.set(key.as_bytes(), b"x", 0).unwrap();
+    }
+    sql.run("UPDATE shop.items SET id = 5005 WHERE id = 5");
+    // Taken back in part: what stays of it counts, and nothing ends too soon.
+    sql.run("START TRANSACTION");
+    sql.run("SAVEPOINT part");
+    sql.run("UPDATE shop.items SET price = 9 WHERE id = 7");
+    sql.run("ROLLBACK TO SAVEPOINT part");
+    sql.run("UPDATE shop.items SET price = 9 WHERE id = 6");
+    sql.run("COMMIT");
+    shop.settle();
+    for key in ["item:5", "item:5005", "item:6"] {
+        assert_eq!(client.get(key.as_bytes()).unwrap(), None, "{key}");
+    }
+    assert!(client.get(b"other:1").unwrap().is_some(), "keys that are in no row stay");
+    sql.run("INSERT INTO shop.items SELECT 2026, 1, 10000 + seq, NULL, 1 FROM shop.seq_1_to_120000");
+    shop.settle();
+    assert_eq!(client.get(b"other:1").unwrap(), None);
+    let mut told = invalidator.kill();
+    let said = told.whole();
+    assert!(said.contains("more than 100000 keys"), "{said}");
+    sql.run("UPDATE shop.items SET price = 2 WHERE id = 1");
+    let _second = Invalidator::start(&shop);
+    shop.settle();
 }
