@@ -214,6 +214,17 @@ pub async fn applied(conn: &mut Conn) -> Result<Seen> {
     Ok(Seen::Applied(Position::parse(&text.unwrap_or_default())?))
 }
 
+/// Refuses a server whose applied position would never grow: changes would wait for it for ever.
+pub async fn check_replica(conn: &mut Conn, name: &str) -> Result<()> {
+    match applied(conn).await? {
+        Seen::Applied(position) if position.is_empty() => Err(Error::invalid(format!(
+            "read replica `{name}`: it has applied nothing: let it follow the database of `--from`, or leave \
+             `--reads` away if that one is read"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The row log behind a position. `NotFound` if the server has it no more.
 pub async fn follow(mut conn: Conn, from: &Position, server_id: u32) -> Result<Log> {
     let doing = format!("read the row log behind `{from}`");

@@ -42,6 +42,10 @@ impl Position {
         Ok(Position { domains })
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
     /// Goes on behind a transaction.
     pub fn pass(&mut self, gtid: Gtid) {
         self.domains.insert(gtid.domain, (gtid.server, gtid.sequence));

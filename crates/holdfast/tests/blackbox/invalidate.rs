@@ -346,6 +346,9 @@ fn a_key_is_dropped_when_the_replica_that_is_read_shows_the_change() {
         shop.database.port
     ));
     region.run("START SLAVE");
+    until("the replica has applied something", || {
+        region.ask::<String>("SELECT @@GLOBAL.gtid_slave_pos").unwrap() != [String::new()]
+    });
     let mut command = Invalidator::command(&shop, &shop.database.url());
     command.args(["--reads", &replica.url()]);
     let invalidator = Invalidator::start_by(command);
@@ -413,6 +416,9 @@ fn a_database_whose_log_says_too_little_is_refused_by_the_setting_s_name() {
     at("http://127.0.0.1").refused(&["mysql://"]);
     let mut other = Invalidator::command(&shop, &shop.database.url());
     assert_eq!(finish(other.args(["--stale", "99999999"]), b"").code, Some(2));
+    let mut other = Invalidator::command(&shop, &shop.database.url());
+    let itself = ["--reads", &shop.database.url()];
+    finish(other.args(itself), b"").refused(&["`127.0.0.1:", "applied nothing", "`--reads`"]);
     assert_eq!(shop.status(), None, "nothing was written");
 }
 
@@ -505,7 +511,9 @@ fn keys_that_change_go_on_both_sides_and_too_many_at_once_empty_the_pool() {
         assert_eq!(client.get(key.as_bytes()).unwrap(), None, "{key}");
     }
     assert!(client.get(b"other:1").unwrap().is_some(), "keys that are in no row stay");
-    sql.run("INSERT INTO shop.items SELECT 2026, 1, 10000 + seq, NULL, 1 FROM shop.seq_1_to_120000");
+    sql.run(
+        "INSERT INTO shop.items SELECT 2026, 1, 10000 + seq, NULL, 1 FROM shop.seq_1_to_120000",
+    );
     shop.settle();
     assert_eq!(client.get(b"other:1").unwrap(), None);
     let mut told = invalidator.kill();

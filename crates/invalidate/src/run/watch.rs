@@ -60,7 +60,9 @@ fn watch(shared: &Arc<Shared>, ready: &mut impl FnMut() -> Result<()>) -> Result
     let readers = asks.wait_for(async move {
         let mut conns = Vec::new();
         for server in &reads.settings.reads {
-            conns.push(server.connect().await?);
+            let mut conn = server.connect().await?;
+            mariadb::check_replica(&mut conn, &server.name).await?;
+            conns.push(conn);
         }
         Ok(conns)
     })?;
