@@ -330,7 +330,7 @@ fn push_expiry(bytes: &mut Vec<u8>, expiry_s: i64) {
     push_number(bytes, expiry_s.unsigned_abs());
 }
 
-fn check(key: &[u8]) -> Result<()> {
+pub(crate) fn check(key: &[u8]) -> Result<()> {
     if is_key(key) {
         return Ok(());
     }

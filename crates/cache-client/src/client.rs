@@ -1,10 +1,11 @@
 //! The blocking client: runs batches on a pool of servers. Without a thread of its own; one
 //! client is one thread's.
 
-use crate::batch::{Answer, Batch, NONE, Store};
+use crate::batch::{self, Answer, Batch, NONE, Store};
 use crate::fleet::absence::Absences;
 use crate::fleet::{self, Counts, Outcome, Request, Transport};
 use crate::links::{self, Links};
+use crate::lookaside::command;
 use crate::ring::{Hashing, Member, Ring};
 use crate::window::Window;
 use crate::wire::{BODY_BYTES, KEY_BYTES_MAX, Shape};
@@ -52,6 +53,27 @@ impl Default for CacheClientOptions {
             fleet: fleet::Settings::default(),
         }
     }
+}
+
+/// What a server is to drop; see [`Client::drop_at`].
+#[derive(Clone, Copy, Debug)]
+pub enum Drops<'a> {
+    Keys(&'a [Vec<u8>]),
+    All,
+}
+
+/// Keys that one request drops.
+const DROPS: usize = 500;
+
+/// One request over TCP.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub server: u32,
+    pub shape: Shape,
+    pub ticket: u64,
+    pub bytes: &'a [u8],
+    /// See [`fleet::Fleet::submit_unless_ended`].
+    pub unless_ended: Option<u64>,
 }
 
 pub struct Client {
@@ -121,31 +143,101 @@ impl Client {
     /// operation has its answer; fails only if this machine does.
     pub fn run(&mut self, batch: &mut Batch) -> Result<()> {
         batch.begin();
-        // What happened since the last batch: connections that ended, servers that are back.
-        self.turn(batch, Some(Duration::ZERO))?;
+        self.refresh()?;
         self.submit(batch);
-        while batch.pending > 0 {
-            self.links.advance(&self.poller, &mut |ticket, of| settle(batch, ticket, of));
-            if batch.pending == 0 {
+        self.complete(batch, |batch| batch.pending, settle)
+    }
+
+    /// Takes note of what happened since the last batch: connections that ended, servers that are back.
+    pub(crate) fn refresh(&mut self) -> Result<()> {
+        self.turn(Some(Duration::ZERO), &mut |_, _| ())
+    }
+
+    /// Sends what was submitted, and waits until all of it has its outcome.
+    fn complete<S>(
+        &mut self,
+        state: &mut S,
+        pending: fn(&S) -> usize,
+        settle: impl Fn(&mut S, u64, Outcome<'_>),
+    ) -> Result<()> {
+        while pending(state) > 0 {
+            self.links.advance(&self.poller, &mut |ticket, of| settle(state, ticket, of));
+            if pending(state) == 0 {
                 break;
             }
             let now = self.links.now_ns();
             let until = self.links.fleet.deadline_ns();
             let wait = until.map(|until| Duration::from_nanos(until.saturating_sub(now)));
-            self.turn(batch, if self.options.spin { Some(Duration::ZERO) } else { wait })?;
+            let wait = if self.options.spin { Some(Duration::ZERO) } else { wait };
+            self.turn(wait, &mut |ticket, of| settle(state, ticket, of))?;
         }
         Ok(())
     }
 
     /// Waits for the sockets, and takes what they bring.
-    fn turn(&mut self, batch: &mut Batch, wait: Option<Duration>) -> Result<()> {
+    fn turn(
+        &mut self,
+        wait: Option<Duration>,
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) -> Result<()> {
         let failed = |e: std::io::Error| Error::from(e).context("wait for cache servers");
         self.poller.wait(&mut self.events, wait).map_err(failed)?;
         for i in 0..self.events.len() {
-            let event = self.events.get(i);
-            self.links.event(event, &mut |ticket, of| settle(batch, ticket, of));
+            self.links.event(self.events.get(i), done);
         }
         Ok(())
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.links.now_ns()
+    }
+
+    /// The server of a key, dead or not.
+    pub(crate) fn server_of(&self, key: &[u8]) -> u32 {
+        self.ring.find(key).expect("a client has a server")
+    }
+
+    /// See [`fleet::Fleet::ended`].
+    pub(crate) fn ended(&self, server: u32) -> u64 {
+        self.links.fleet.ended(server)
+    }
+
+    /// Submits one request over TCP; [`Client::settle`] sends it.
+    pub(crate) fn ask(&mut self, ask: &Ask<'_>) {
+        let Ask { server, shape, ticket, bytes, unless_ended } = *ask;
+        let transport = Transport::Tcp;
+        let request = Request { server, transport, shape, keys: 0, ticket, bytes };
+        match unless_ended {
+            None => self.links.fleet.submit(request),
+            Some(ended) => self.links.fleet.submit_unless_ended(request, ended),
+        }
+    }
+
+    /// Waits until each of so many requests has its outcome.
+    pub(crate) fn settle(
+        &mut self,
+        requests: usize,
+        done: impl FnMut(u64, Outcome<'_>),
+    ) -> Result<()> {
+        self.complete(
+            &mut (requests, done),
+            |(pending, _)| *pending,
+            |state, ticket, of| {
+                state.0 -= 1;
+                (state.1)(ticket, of);
+            },
+        )
+    }
+
+    /// Sleeps until then, and takes note of what the sockets bring.
+    pub(crate) fn idle_until(&mut self, at_ns: u64) -> Result<()> {
+        loop {
+            let left = at_ns.saturating_sub(self.now_ns());
+            if left == 0 {
+                return Ok(());
+            }
+            self.turn(Some(Duration::from_nanos(left)), &mut |_, _| ())?;
+        }
     }
 
     /// Puts everything of a batch into the core's queue.
@@ -298,6 +390,75 @@ impl Client {
         };
         self.single = batch;
         result
+    }
+
+    /// Tells servers, by their numbers, what they are to drop, all at once; which of them have done it.
+    /// Meant for who has invalidations to send to every server that may hold a key, alive or not.
+    pub fn drop_at(&mut self, orders: &[(u32, Drops<'_>)], stale_s: u32) -> Result<Vec<bool>> {
+        let mut request = Vec::new();
+        for (_, order) in orders {
+            if let Drops::Keys(keys) = order {
+                keys.iter().try_for_each(|key| batch::check(key))?;
+            }
+        }
+        self.refresh()?;
+        let mut parts = Vec::new();
+        for (number, (server, order)) in orders.iter().enumerate() {
+            let requests: Vec<(Shape, &[Vec<u8>])> = match order {
+                Drops::All => vec![(Shape::Line, &[])],
+                Drops::Keys(keys) => keys.chunks(DROPS).map(|some| (Shape::Quiet, some)).collect(),
+            };
+            for (shape, keys) in requests {
+                request.clear();
+                if shape == Shape::Line {
+                    request.extend_from_slice(b"flush_all\r\n");
+                } else {
+                    keys.iter().for_each(|key| command::invalidate(key, stale_s, &mut request));
+                    request.extend_from_slice(command::END);
+                }
+                let (server, ticket, bytes) = (*server, parts.len() as u64, &request[..]);
+                self.ask(&Ask { server, shape, ticket, bytes, unless_ended: None });
+                parts.push((number, shape, keys.len()));
+            }
+        }
+        let mut done = vec![true; orders.len()];
+        self.settle(parts.len(), |ticket, outcome| {
+            let (number, shape, keys) = parts[ticket as usize];
+            done[number] &= match outcome {
+                Outcome::Answer(line) if shape == Shape::Line => line == b"OK\r\n",
+                Outcome::Answer(answer) => command::are_invalidated(answer, keys),
+                _ => false,
+            };
+        })?;
+        Ok(done)
+    }
+
+    /// Makes the values of keys old; see [`lookaside::command::invalidate`] for `stale_s`. Fails if one was
+    /// not; the others may have been.
+    pub fn invalidate<K: AsRef<[u8]>>(&mut self, keys: &[K], stale_s: u32) -> Result<()> {
+        keys.iter().try_for_each(|key| batch::check(key.as_ref()))?;
+        self.refresh()?;
+        let mut request = Vec::new();
+        for (number, key) in keys.iter().enumerate() {
+            let key = key.as_ref();
+            request.clear();
+            command::invalidate(key, stale_s, &mut request);
+            let server = self.server_of(key);
+            let (shape, ticket, bytes) = (Shape::Meta, number as u64, &request[..]);
+            self.ask(&Ask { server, shape, ticket, bytes, unless_ended: None });
+        }
+        let mut failed = None;
+        self.settle(keys.len(), |number, outcome| {
+            let answer = match outcome {
+                Outcome::Answer(line) if command::is_invalidated(line) => return,
+                Outcome::Answer(line) => Answer::Refused(line.trim_ascii_end()),
+                Outcome::Lost => Answer::Lost,
+                Outcome::Dead { maybe } => Answer::Dead { maybe },
+            };
+            let key = String::from_utf8_lossy(keys[number as usize].as_ref());
+            failed.get_or_insert_with(|| failure(&format!("invalidate `{key}`"), answer));
+        })?;
+        failed.map_or(Ok(()), Err)
     }
 }
 

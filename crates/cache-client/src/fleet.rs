@@ -16,6 +16,7 @@ use crate::window::{self, Window};
 use crate::wire::{self, BODY_BYTES, FRAME_BYTES, Fit, Scan, Shape};
 use absence::Absences;
 use health::Health;
+use holdfast_env::planted;
 use ids::Ids;
 pub use outbox::Outbox;
 use std::collections::VecDeque;
@@ -117,6 +118,8 @@ struct Slot {
     shape: Shape,
     keys: u32,
     ticket: u64,
+    /// Sent only if no connection to its server has ended since this number.
+    unless_ended: Option<u64>,
     /// Datagrams of the answer that the window still counts.
     cost: u32,
     tries: u8,
@@ -222,6 +225,24 @@ impl Fleet {
         self.waiting.push_back(slot);
     }
 
+    /// Queues a request that makes sense only over the connection of an earlier one: its server may
+    /// have started anew since. `ended` is what [`Fleet::ended`] said before that one was submitted;
+    /// once a connection has ended, the request is not sent, and its outcome is [`Outcome::Dead`].
+    pub fn submit_unless_ended(&mut self, request: Request<'_>, ended: u64) {
+        assert_eq!(request.transport, Transport::Tcp, "datagrams have no connection");
+        let slot = self.take_slot(&request);
+        if !planted!("lookaside.any-connection") {
+            self.slots[slot as usize].unless_ended = Some(ended);
+        }
+        self.waiting.push_back(slot);
+    }
+
+    /// Connections to a server that have ended so far. While it stays the same, all that is sent
+    /// over TCP goes over one connection.
+    pub fn ended(&self, server: u32) -> u64 {
+        self.servers[server as usize].stream.ended()
+    }
+
     fn take_slot(&mut self, request: &Request<'_>) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::empty());
@@ -232,7 +253,7 @@ impl Fleet {
         (slot.server, slot.transport, slot.shape) =
             (request.server, request.transport, request.shape);
         (slot.keys, slot.ticket, slot.tries) = (request.keys, request.ticket, 0);
-        (slot.cost, slot.heard_ns) = (0, 0);
+        (slot.cost, slot.heard_ns, slot.unless_ended) = (0, 0, None);
         slot.bytes.clear();
         slot.bytes.extend_from_slice(request.bytes);
         number
@@ -245,7 +266,9 @@ impl Fleet {
             self.notice(server, now_ns, done);
             self.rejoin(server);
             let slot = &self.slots[number as usize];
-            if self.servers[server as usize].health != Health::Up {
+            let of = &self.servers[server as usize];
+            let has_ended = slot.unless_ended.is_some_and(|ended| ended != of.stream.ended());
+            if of.health != Health::Up || has_ended {
                 self.waiting.pop_front();
                 self.finish(number, Outcome::Dead { maybe: false }, done);
                 continue;
@@ -574,6 +597,7 @@ impl Slot {
             shape: Shape::Line,
             keys: 0,
             ticket: NOBODY,
+            unless_ended: None,
             cost: 0,
             tries: 0,
             id: None,

@@ -9,6 +9,7 @@ mod client;
 pub mod fleet;
 pub mod incast;
 pub mod links;
+pub mod lookaside;
 pub mod protocol;
 pub mod ring;
 pub mod route;
@@ -16,6 +17,7 @@ pub mod window;
 pub mod wire;
 
 pub use batch::{Answer, Batch, Store};
-pub use client::{CacheClientOptions, Client, Failover};
+pub use client::{CacheClientOptions, Client, Drops, Failover};
 pub use fleet::Transport;
+pub use lookaside::{Lookaside, LookasideCounts, LookasideOptions};
 pub use ring::{Hashing, Member, Ring};

@@ -72,7 +72,7 @@ impl Scan {
 }
 
 /// The line that begins at `at`, without its end, if that is there.
-fn line_at(bytes: &[u8], at: usize) -> Result<Option<&[u8]>, Broken> {
+pub fn line_at(bytes: &[u8], at: usize) -> Result<Option<&[u8]>, Broken> {
     let rest = &bytes[at.min(bytes.len())..];
     let most = &rest[..rest.len().min(LINE_BYTES_MAX)];
     match most.iter().position(|b| *b == b'\n') {

@@ -8,6 +8,7 @@ use crate::settings::Shared;
 use crate::stats::Counters;
 use crate::store::{Lookup, NewItem, Put, Removed, Seen, Store, Writer};
 use holdfast_env::arena::SLACK_BYTES;
+use holdfast_env::planted;
 use std::sync::Arc;
 
 /// Relative times to live end here; larger ones are dates (memcached's REALTIME_MAXDELTA).
@@ -191,6 +192,18 @@ impl Engine {
         }
         let Some(large) = self.write_large(storing, value) else { return self.no_memory(storing) };
         self.link_large(storing, large)
+    }
+
+    /// Makes an item without a value where there is none, marked from its first moment: another thread
+    /// would take it for a value. Its cas, if this made it.
+    pub fn promise(&mut self, storing: &Storing<'_>) -> Option<u64> {
+        assert_eq!(storing.mode, Mode::Add, "what is there stays");
+        self.counters().cmd_set.add(1);
+        let marks = if planted!("cache.promise-marked-late") { 0 } else { MARK_WON };
+        match self.link(storing, [&[], &[]], marks) {
+            Stored::Done(cas) => Some(cas),
+            _ => None,
+        }
     }
 
     /// Points a key to pieces that are all stored; takes them back if that is refused.

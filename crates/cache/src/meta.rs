@@ -96,43 +96,49 @@ fn look(engine: &mut Engine, flags: &Flags<'_>) -> Option<(Found, Head, bool)> {
     let key = &flags.key;
     let expires = flags.expires.map(|at| engine.expiry(at));
     let recache = flags.recache.map(|at| engine.expiry(at));
-    let mut won = false;
+    let mut made = None;
     let mut found = engine.fetch(key, flags.value);
     if found.is_none()
         && let Some(at) = flags.vivify
     {
         let expires = engine.expiry(at);
-        let storing = adding(flags, expires);
-        // Of several that come at once, one adds it.
-        won = matches!(engine.store_value(&storing, b""), Stored::Done(_));
+        // Of several that come at once, one makes it.
+        made = engine.promise(&adding(flags, expires));
         found = engine.fetch(key, flags.value);
     }
     let found = found?;
-    let head = found.seen.head;
+    let won = made == Some(found.cas);
+    let mut head = found.seen.head;
+    if won {
+        // The mark is for the others.
+        head.word &= !MARK_WON;
+    }
     let wants_change = expires.is_some()
-        || won
         || head.has(MARK_STALE)
         || recache.is_some_and(|at| head.expires != 0 && head.expires < at);
     if !wants_change {
-        return Some((found, head, false));
+        return Some((found, head, won));
     }
     let hash = engine.store.hash(key);
     let changed = engine.store.change(key, hash, |seen| {
         let head = seen.head;
         let old = recache.is_some_and(|at| head.expires != 0 && head.expires < at);
-        let wins = !head.has(MARK_WON) && (won || old || head.has(MARK_STALE));
+        let wins = !head.has(MARK_WON) && (old || head.has(MARK_STALE));
         let word = if wins { head.word | MARK_WON } else { head.word };
         let expires = expires.unwrap_or(head.expires);
         (Some(Head { word, expires }), (head, wins))
     });
-    let (before, wins) = changed?;
+    let (mut before, wins) = changed?;
+    if won {
+        before.word &= !MARK_WON;
+    }
     if let (Some(large), Some(expires)) = (found.large, expires) {
         for n in 0..large.pieces(&engine.store) {
             engine.store.touch_piece(&large.key(n), expires);
         }
     }
     let expires = expires.unwrap_or(before.expires);
-    Some((found, Head { expires, ..before }, wins))
+    Some((found, Head { expires, ..before }, won || wins))
 }
 
 fn get(engine: &mut Engine, flags: &Flags<'_>, out: &mut Out) -> Done {
@@ -253,8 +259,9 @@ fn invalidate(engine: &mut Engine, flags: &Flags<'_>) -> Removed {
         let head = found.seen.head;
         let expires = flags.expires.map_or(head.expires, |at| engine.expiry(at));
         let storing = Storing {
-            // Above the old one: a cas that is older than the mark can be told from one after it.
-            new_cas: Some(flags.new_cas.unwrap_or(found.cas + 1)),
+            // Above the old one: a cas that is older than the mark can be told from one after it. And
+            // nobody else's, now or later: it is a token to fill this key with.
+            new_cas: Some(flags.new_cas.unwrap_or_else(|| engine.store.unused_cas())),
             ..Storing::new(&flags.key, Mode::Set, found.flags, expires)
         };
         let value = match found.large {

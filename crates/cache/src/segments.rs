@@ -136,6 +136,14 @@ impl Segments {
         (opened << (self.shift - 2)) + within as u64
     }
 
+    /// A cas above all that there are, which no item gets from its place: that of a segment that is never
+    /// opened.
+    pub fn unused_cas(&self) -> u64 {
+        let mut pool = self.pool();
+        pool.opened += 1;
+        pool.opened << (self.shift - 2)
+    }
+
     /// Segments that have memory.
     pub fn with_memory(&self) -> usize {
         self.pool().with_memory()

@@ -339,6 +339,11 @@ impl Store {
         half(at) | half(at + 4) << 32
     }
 
+    /// See [`Segments::unused_cas`].
+    pub fn unused_cas(&self) -> u64 {
+        self.segments.unused_cas()
+    }
+
     pub(crate) fn set_cas(&self, place: usize, head: Head, cas: u64) {
         let at = place + head.key_at() - 8;
         self.segments.arena.u32(at).store(cas as u32, Ordering::Relaxed);

@@ -151,6 +151,15 @@ events! {
     ScribeGoesOn = "scribe.goes-on", INFO,
         "An agent brings messages to their topics again, or takes them again.",
         "Nothing.";
+    InvalidateEmptied = "invalidate.emptied", WARN,
+        "Nobody knows which keys a database changed: all servers of a pool are emptied, and fill again from the database.",
+        "Read the sentence. If the database's log was purged, keep it for longer than an invalidator may be away ([invalidate](invalidate.md#when-a-pool-is-emptied)).";
+    InvalidateWaits = "invalidate.waits", WARN,
+        "An invalidator cannot read its database, write its topic, or reach a cache server. Keys there stay old until it can; it tries again.",
+        "Read the sentence, and mend what it names.";
+    InvalidateGoesOn = "invalidate.goes-on", INFO,
+        "An invalidator goes on where it had to wait.",
+        "Nothing.";
     NodeStarted = "node.started", INFO,
         "The node serves.",
         "Nothing.";

@@ -96,6 +96,9 @@ pub enum Command {
     /// Collect log messages by Scribe's protocol, each once
     #[command(subcommand)]
     Scribe(crate::scribe::Scribe),
+    /// Keep caches true to a database: drop what its changed rows made old
+    #[command(subcommand)]
+    Invalidate(crate::invalidate::Invalidate),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::CacheOptions),
     /// Work with blobs over S3, here or elsewhere
@@ -136,6 +139,7 @@ impl Command {
                 | Command::Cache(_)
                 | Command::Route(_)
                 | Command::Scribe(crate::scribe::Scribe::Agent(_))
+                | Command::Invalidate(crate::invalidate::Invalidate::Run(_))
         ) || matches!(self, Command::View(crate::view::View::Run { alone, .. }) if alone.data().is_some())
     }
 

@@ -15,6 +15,7 @@ mod doctor;
 mod fs;
 mod http;
 mod import;
+mod invalidate;
 mod kernel;
 mod log;
 mod node;
@@ -126,6 +127,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
         Command::Scribe(command) => scribe::run(command, &|| connect(cli), &mut out),
+        Command::Invalidate(command) => invalidate::run(command, connects(cli), &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
         Command::Route(options) => route::run(options, &mut out),
         Command::Bench(bench) => holdfast_bench::run(bench, &mut out),
@@ -176,9 +178,19 @@ fn each_node(
 
 /// The node that was named, or the local one: its socket below `data`, else its port.
 fn connect(cli: &Cli) -> Result<Client> {
+    connect_to(cli.server.as_deref(), cli.token.is_some())
+}
+
+/// The same, for threads.
+fn connects(cli: &Cli) -> impl Fn() -> Result<Client> + Send + Sync + 'static {
+    let (servers, has_token) = (cli.server.clone(), cli.token.is_some());
+    move || connect_to(servers.as_deref(), has_token)
+}
+
+fn connect_to(servers: Option<&str>, has_token: bool) -> Result<Client> {
     // While a node of the cluster dies or returns, people would only type it again.
     let mut options = ClientOptions { patience: PATIENCE, ..secrets::options() };
-    if let Some(servers) = &cli.server {
+    if let Some(servers) = servers {
         // The first that answers; the others are where to go on when it does not any more.
         let mut nodes = servers.split(',').map(Endpoint::parse).collect::<Result<Vec<_>>>()?;
         for _ in 1..nodes.len() {
@@ -193,7 +205,7 @@ fn connect(cli: &Cli) -> Result<Client> {
     }
     let socket = Path::new("data").join(files::SOCKET);
     // Over a socket one is its owner, whatever token one has.
-    if cli.token.is_none()
+    if !has_token
         && socket.exists()
         && let Ok(client) = Client::connect(&Endpoint::Unix(socket), &options)
     {

@@ -202,6 +202,12 @@ fn plan_of(text: &str) -> Result<(RoutePlan, Option<String>)> {
     Ok((RoutePlan::new(pools, prefixes, &file.default, file.gutter_expiry)?, file.listen))
 }
 
+/// The plan of a file.
+pub fn plan_from(path: &Path) -> Result<RoutePlan> {
+    let doing = |e: Error| e.context(format_args!("read routes from `{}`", path.display()));
+    Ok(plan_of(&read(path).map_err(doing)?).map_err(doing)?.0)
+}
+
 impl RouteOptions {
     fn plan(&self) -> Result<(RoutePlan, Option<String>)> {
         if let Some(path) = &self.config {

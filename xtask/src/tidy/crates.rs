@@ -25,6 +25,7 @@ pub const LAYERS: &[&[&str]] = &[
         "holdfast-blob",
         "holdfast-file",
         "holdfast-cache",
+        "holdfast-invalidate",
         "holdfast-ride",
         "holdfast-scribe",
         "holdfast-sort",

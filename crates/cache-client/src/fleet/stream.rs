@@ -37,6 +37,8 @@ pub struct Stream {
     inbox: Vec<u8>,
     scan: Scan,
     heard_ns: u64,
+    /// Connections, or attempts at one, that are no more.
+    ended: u64,
 }
 
 impl Stream {
@@ -50,11 +52,16 @@ impl Stream {
         let had = std::mem::take(self);
         self.wants_close = had.wants_close || had.state != State::Closed;
         self.wants_drain = had.wants_drain;
+        self.ended = had.ended + u64::from(had.state != State::Closed);
         (had.awaiting, had.state == State::Open)
     }
 
     pub fn drain(&mut self) {
         self.wants_drain = true;
+    }
+
+    pub fn ended(&self) -> u64 {
+        self.ended
     }
 }
 

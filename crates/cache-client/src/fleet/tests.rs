@@ -557,3 +557,47 @@ fn every_request_has_one_outcome_whatever_servers_do() {
         assert_eq!(world.fleet.window().outstanding(), 0, "seed {seed}");
     }
 }
+
+/// A token is good for the server that gave it, as long as that one runs: what is sent with it goes over the
+/// same connection or not at all.
+#[test]
+fn what_belongs_to_a_connection_is_not_sent_over_the_next() {
+    let mut world = World::new(1, |_| ());
+    let bound = |world: &mut World, ended, ticket| {
+        let (transport, shape, bytes) = (Transport::Tcp, Shape::Meta, &b"ms a 1 C7\r\nx\r\n"[..]);
+        let request = Request { server: 0, transport, shape, keys: 0, ticket, bytes };
+        world.fleet.submit_unless_ended(request, ended);
+        world.advance(0);
+    };
+    let ended = world.fleet.ended(0);
+    world.ask(0, Transport::Tcp, 1, b"delete a\r\n");
+    assert_eq!(world.stream(0), "delete a\r\n");
+    world.received(0, b"NOT_FOUND\r\n");
+    bound(&mut world, ended, 2);
+    assert_eq!(world.stream(0), "ms a 1 C7\r\nx\r\n", "nothing has ended");
+    world.received(0, b"HD\r\n");
+    world.came(&[(1, "NOT_FOUND\r\n"), (2, "HD\r\n")]);
+
+    // An idle connection ends, and nobody is dead for it.
+    world.hang_up(0);
+    bound(&mut world, ended, 3);
+    world.came(&[(3, "dead, maybe false")]);
+    assert_eq!((world.stream(0).as_str(), world.fleet.is_up(0)), ("", true));
+
+    // One that ends with a question in it, and one that was given up for its silence.
+    let ended = world.fleet.ended(0);
+    world.ask(0, Transport::Tcp, 4, b"delete a\r\n");
+    world.stream(0);
+    world.hang_up(0);
+    assert_ne!(world.fleet.ended(0), ended);
+    world.advance(100 * MS);
+    assert_eq!(world.stream(0), "version\r\n");
+    world.received(0, b"VERSION 1\r\n");
+    world.came(&[(4, "dead, maybe true")]);
+    let ended = world.fleet.ended(0);
+    world.ask(0, Transport::Tcp, 5, b"delete a\r\n");
+    world.stream(0);
+    world.advance(1000 * MS);
+    world.came(&[(5, "dead, maybe true")]);
+    assert_ne!(world.fleet.ended(0), ended);
+}

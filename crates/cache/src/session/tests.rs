@@ -264,6 +264,47 @@ fn a_lease_is_won_by_one_and_lost_by_who_comes_late() {
     assert_eq!(talk(&mut engine, "ms k 1\r\nc\r\nmg k v\r\n"), "HD\r\nVA 1\r\nc\r\n");
 }
 
+/// Another thread that asked between the making of a promise and its mark took the item for a value
+/// without bytes, and so did the clients that it told.
+#[test]
+fn a_promise_is_marked_from_its_first_moment() {
+    use crate::engine::{Mode, Storing};
+    let mut engine = engine();
+    assert!(engine.promise(&Storing::new(b"k", Mode::Add, 0, 2000)).is_some());
+    assert_eq!(talk(&mut engine, "mg k N30 v\r\n"), "VA 0 Z\r\n\r\n");
+    assert_eq!(engine.promise(&Storing::new(b"k", Mode::Add, 0, 2000)), None);
+}
+
+/// An invalidated item had the cas behind its old one, which another thread's next item may have from its
+/// place: a token of before was then good for an item of after, and an old row was filled for good.
+#[test]
+fn tokens_of_before_are_never_good_again_whichever_thread_writes() {
+    let store = Arc::new(Store::new(8 << 20, 2, true, 1).unwrap());
+    store.set_now(1000);
+    let mut engines = [0, 1].map(|thread| {
+        let settings = Settings { memory_bytes: 8 << 20, ..Settings::default() };
+        let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+        let shared = Arc::new(Shared::new(settings, clock, Waker::new().unwrap()).unwrap());
+        let writer = store.writer(thread);
+        Engine { store: store.clone(), shared, writer, scratch: Vec::new() }
+    });
+    let ask = |engine: &mut Engine| {
+        let answer = talk(engine, "mg k c v N30\r\n");
+        let words: Vec<&str> = answer.lines().next().unwrap().split(' ').collect();
+        assert!(words.contains(&"W"), "{answer}");
+        words.iter().find_map(|word| word.strip_prefix('c')).unwrap().to_owned()
+    };
+    let mut tokens = BTreeSet::new();
+    for _ in 0..20 {
+        assert!(tokens.insert(ask(&mut engines[0])), "each token is given once");
+        for _ in 0..8 {
+            talk(&mut engines[1], "md k I T30\r\n");
+            assert!(tokens.insert(ask(&mut engines[1])), "each token is given once");
+        }
+        talk(&mut engines[1], "md k\r\n");
+    }
+}
+
 #[test]
 fn times_to_live_end_and_a_delayed_flush_comes() {
     let mut engine = engine();

@@ -5,6 +5,7 @@
 // Clients of their own: blocking ones, on purpose.
 #![allow(clippy::disallowed_methods)]
 
+mod lookaside;
 mod memcached;
 mod router;
 mod streams;

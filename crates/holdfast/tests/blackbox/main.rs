@@ -29,9 +29,11 @@ mod hostile;
 mod hostile_readers;
 mod http;
 mod import;
+mod invalidate;
 mod kills;
 mod limits;
 mod logs;
+mod mariadb;
 mod memcached;
 #[path = "../support/mount.rs"]
 mod mount;

@@ -1,0 +1,253 @@
+//! A cache beside a database: keys are read from the servers, and what is missing is loaded by who is told to
+//! and filled with the token of its miss. Who changes rows invalidates their keys; docs/cache-client.md says
+//! what holds then. Drives [`lookup`], which decides; blocks, as [`Client`] does.
+
+pub mod command;
+pub mod lookup;
+
+use crate::batch;
+use crate::client::{Ask, CacheClientOptions, Client, Failover};
+use crate::fleet::Outcome;
+use crate::wire::Shape;
+use holdfast_base::{Error, Result};
+pub use lookup::LookasideCounts;
+use lookup::{Fill, Filled, Lookup, Rules};
+
+/// How a [`Lookaside`] reads and fills.
+#[derive(Clone, Debug)]
+pub struct LookasideOptions {
+    /// Seconds that filled values live; 0 is for ever.
+    pub expiry_s: u32,
+    /// Seconds for which one asker holds the right to fill a key. Servers count whole seconds.
+    pub lease_s: u32,
+    /// How long others wait for it before they load on their own, in milliseconds.
+    pub patience_ms: u32,
+    /// Takes an invalidated value while another loads the new one. Servers keep such values where
+    /// invalidations are told to leave them.
+    pub takes_stale: bool,
+    /// One asker loads a value anew that has fewer seconds to live than this; 0 for never.
+    pub refresh_s: u32,
+}
+
+impl Default for LookasideOptions {
+    fn default() -> LookasideOptions {
+        LookasideOptions {
+            expiry_s: 0,
+            lease_s: 10,
+            patience_ms: 500,
+            takes_stale: false,
+            refresh_s: 0,
+        }
+    }
+}
+
+/// A lease of one second may be over as soon as it was given.
+const LEASE_S_MIN: u32 = 2;
+/// Longer times to live are dates to memcached.
+const EXPIRY_S_MAX: u32 = 30 * 24 * 3600;
+/// Keys of one request.
+const KEYS_PER_REQUEST: usize = 100;
+
+/// What is read through it is never stored behind an invalidation that came between. One is one thread's.
+pub struct Lookaside {
+    client: Client,
+    options: LookasideOptions,
+    counts: LookasideCounts,
+    request: Vec<u8>,
+}
+
+impl Lookaside {
+    /// A cache of these servers, each as [`Client::new`] takes it: servers, and no router, which may lose its
+    /// connection to a server without a word.
+    pub fn new<S: AsRef<str>>(
+        servers: &[S],
+        client: CacheClientOptions,
+        options: LookasideOptions,
+    ) -> Result<Lookaside> {
+        let wrong = |why: &str| Err(Error::invalid(format!("make a lookaside: {why}")));
+        if options.lease_s < LEASE_S_MIN {
+            return wrong("`lease_s` is too short: give 2 seconds or more");
+        }
+        if [options.expiry_s, options.lease_s, options.refresh_s].iter().any(|s| *s > EXPIRY_S_MAX)
+        {
+            return wrong("a time is longer than 30 days: servers would take it for a date");
+        }
+        if client.failover != Failover::None {
+            return wrong(
+                "with `Failover::NextServer` a key has several servers: leave `failover` at `None`, keys of \
+                 dead servers are loaded",
+            );
+        }
+        let client = Client::new(servers, client)?;
+        let counts = LookasideCounts::default();
+        Ok(Lookaside { client, options, counts, request: Vec::new() })
+    }
+
+    pub fn counts(&self) -> LookasideCounts {
+        self.counts
+    }
+
+    /// The value of a key, from its server or from `load`, which reads the database: nothing if that has
+    /// none. Fails if `load` does.
+    pub fn get(
+        &mut self,
+        key: &[u8],
+        mut load: impl FnMut() -> Result<Option<Vec<u8>>>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut values = self.get_many(&[key], |_| Ok(vec![load()?]))?;
+        Ok(values.pop().flatten())
+    }
+
+    /// The values of many keys, in their order. `load` is given the numbers of keys to read from the
+    /// database, and returns as many values; it may be called several times, for those who had to wait.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut load: impl FnMut(&[usize]) -> Result<Vec<Option<Vec<u8>>>>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        keys.iter().try_for_each(|key| batch::check(key.as_ref()))?;
+        let rules = Rules {
+            patience_ns: u64::from(self.options.patience_ms) * 1_000_000,
+            takes_stale: self.options.takes_stale,
+        };
+        let mut lookup = Lookup::new(keys.len(), rules, self.client.now_ns());
+        let result = self.drive(&mut lookup, keys, &mut load);
+        self.add(lookup.counts);
+        result?;
+        Ok(lookup.into_values())
+    }
+
+    fn drive<K: AsRef<[u8]>>(
+        &mut self,
+        lookup: &mut Lookup,
+        keys: &[K],
+        load: &mut impl FnMut(&[usize]) -> Result<Vec<Option<Vec<u8>>>>,
+    ) -> Result<()> {
+        while !lookup.is_done() {
+            let asks = lookup.to_ask(self.client.now_ns());
+            self.ask(lookup, keys, &asks)?;
+            let loads = lookup.to_load();
+            if !loads.is_empty() {
+                match load(&loads) {
+                    Ok(values) => {
+                        assert_eq!(values.len(), loads.len(), "a value, or none, for each key");
+                        for (number, value) in loads.iter().zip(values) {
+                            lookup.loaded(*number, value);
+                        }
+                    }
+                    Err(e) => {
+                        lookup.load_failed();
+                        self.fill(lookup, keys)?;
+                        return Err(e);
+                    }
+                }
+            }
+            self.fill(lookup, keys)?;
+            if let Some(at_ns) = lookup.next_ask_ns() {
+                self.client.idle_until(at_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the servers of some keys, all at once.
+    fn ask<K: AsRef<[u8]>>(
+        &mut self,
+        lookup: &mut Lookup,
+        keys: &[K],
+        numbers: &[usize],
+    ) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.client.refresh()?;
+        let mut by_server: Vec<(u32, usize)> = numbers
+            .iter()
+            .map(|number| (self.client.server_of(keys[*number].as_ref()), *number))
+            .collect();
+        by_server.sort_unstable();
+        let parts: Vec<&[(u32, usize)]> = by_server
+            .chunk_by(|one, other| one.0 == other.0)
+            .flat_map(|of| of.chunks(KEYS_PER_REQUEST))
+            .collect();
+        let mut ended = Vec::with_capacity(parts.len());
+        for (ticket, part) in parts.iter().enumerate() {
+            self.request.clear();
+            for (_, number) in *part {
+                let (lease_s, refresh_s) = (self.options.lease_s, self.options.refresh_s);
+                command::ask(keys[*number].as_ref(), lease_s, refresh_s, &mut self.request);
+            }
+            self.request.extend_from_slice(command::END);
+            let server = part[0].0;
+            ended.push(self.client.ended(server));
+            self.client.ask(&Ask {
+                server,
+                shape: Shape::Quiet,
+                ticket: ticket as u64,
+                bytes: &self.request,
+                unless_ended: None,
+            });
+        }
+        let now_ns = self.client.now_ns();
+        self.client.settle(parts.len(), |ticket, outcome| {
+            let (part, ended) = (parts[ticket as usize], ended[ticket as usize]);
+            let mut items = command::items(match outcome {
+                Outcome::Answer(answer) => answer,
+                _ => &[],
+            });
+            let mut next = items.next();
+            for (_, number) in part {
+                // In order; what a server refused is missing.
+                let item = next.filter(|(key, _)| *key == keys[*number].as_ref());
+                if item.is_some() {
+                    next = items.next();
+                }
+                lookup.answered(*number, item.map(|(_, item)| item), ended, now_ns);
+            }
+        })
+    }
+
+    /// Stores what was loaded with tokens, and gives back those that are not used.
+    fn fill<K: AsRef<[u8]>>(&mut self, lookup: &mut Lookup, keys: &[K]) -> Result<()> {
+        let fills: Vec<Fill<'_>> = lookup.fills();
+        let numbers: Vec<usize> = fills.iter().map(|fill| fill.number).collect();
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        // Connections that ended while the database was read.
+        self.client.refresh()?;
+        for fill in &fills {
+            let key = keys[fill.number].as_ref();
+            self.request.clear();
+            command::fill(fill, key, self.options.expiry_s, &mut self.request);
+            self.client.ask(&Ask {
+                server: self.client.server_of(key),
+                shape: Shape::Meta,
+                ticket: fill.number as u64,
+                bytes: &self.request,
+                unless_ended: Some(fill.ended),
+            });
+        }
+        drop(fills);
+        self.client.settle(numbers.len(), |ticket, outcome| {
+            let filled = match outcome {
+                Outcome::Answer(answer) => command::filled(answer),
+                Outcome::Dead { maybe: false } => Filled::Refused,
+                Outcome::Dead { .. } | Outcome::Lost => Filled::Failed,
+            };
+            lookup.filled(ticket as usize, filled);
+        })
+    }
+
+    fn add(&mut self, of: LookasideCounts) {
+        let all = &mut self.counts;
+        all.hits += of.hits;
+        all.stale += of.stale;
+        all.won += of.won;
+        all.unguarded += of.unguarded;
+        all.filled += of.filled;
+        all.refused += of.refused;
+        all.fills_failed += of.fills_failed;
+        all.waits += of.waits;
+    }
+}

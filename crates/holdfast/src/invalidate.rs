@@ -1,0 +1,143 @@
+//! `holdfast invalidate`: keeps a pool of caches true to a database. Decides nothing about keys.
+
+use crate::route;
+use clap::{Args, Subcommand};
+use holdfast_base::text::utc;
+use holdfast_base::{Error, Result};
+use holdfast_client::Client;
+use holdfast_command::output::Output;
+use holdfast_env::tasks::{self, Stop};
+use holdfast_env::{Clock, RealClock, RealRng, Rng, local, signals};
+use holdfast_invalidate::map::{self, Map};
+use holdfast_invalidate::mariadb::Server;
+use holdfast_invalidate::run::{self, Connect, Settings};
+use holdfast_invalidate::status;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// `holdfast invalidate ...`.
+#[derive(Subcommand, Debug)]
+pub enum Invalidate {
+    /// Follow a database, and have the keys of changed rows dropped by every server that may hold them
+    Run(RunOptions),
+    /// Say how far a pool's invalidations have come
+    Status {
+        /// The pool
+        #[arg(long, value_name = "POOL")]
+        to: String,
+    },
+}
+
+/// `holdfast invalidate run`.
+#[derive(Args, Debug)]
+#[command(after_long_help = map::EXAMPLE)]
+pub struct RunOptions {
+    /// MariaDB whose row log is read, mysql://USER:PASSWORD@HOST:PORT; best given in the environment, where
+    /// other users do not see the password
+    #[arg(long, env = "HOLDFAST_INVALIDATE_FROM", hide_env_values = true, value_name = "URL")]
+    from: String,
+    /// Replicas that the readers of this region read, with commas: keys are dropped once all of them show the
+    /// change [default: the database of --from is read]
+    #[arg(
+        long,
+        env = "HOLDFAST_INVALIDATE_READS",
+        hide_env_values = true,
+        value_delimiter = ',',
+        value_name = "URLS"
+    )]
+    reads: Vec<String>,
+    /// Pool whose servers, and those of its gutter and warm pool, are told
+    #[arg(long, value_name = "POOL")]
+    to: String,
+    /// Pools and their servers, as `holdfast route --config` reads them
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Tables, columns and the keys that they are in; --help shows one
+    #[arg(long, value_name = "FILE")]
+    map: PathBuf,
+    /// Leave old values for so many seconds to readers that take them, and delete none; plain gets do not see
+    /// that they are old
+    #[arg(long, default_value_t = 0, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u32).range(0..=STALE_S_MAX))]
+    stale: u32,
+}
+
+/// Longer times are dates to memcached.
+const STALE_S_MAX: i64 = 30 * 24 * 3600;
+/// Where the numbers begin by which a database tells its invalidators from its replicas.
+const SERVER_ID_FIRST: u32 = 1 << 30;
+
+/// Carries out a command.
+pub fn run(
+    command: &Invalidate,
+    connect: impl Fn() -> Result<Client> + Send + Sync + 'static,
+    out: &mut Output,
+) -> Result<()> {
+    match command {
+        Invalidate::Run(options) => follow(options, Arc::new(connect), out),
+        Invalidate::Status { to } => {
+            let standing = status::standing(&mut connect()?, to)?;
+            let (position, changed_s) = (standing.position.to_string(), standing.changed_s);
+            out.line(
+                || format!("{to}: at {position}, changed {}", utc(changed_s as i64, ' ')),
+                || json!({"pool": to, "position": position, "changed_s": changed_s}),
+            )?;
+            standing.servers.iter().try_for_each(|(server, behind)| {
+                out.line(
+                    || format!("{server}: {behind} entries behind"),
+                    || json!({"server": server, "entries_behind": behind}),
+                )
+            })
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+fn read_map(path: &Path) -> Result<Map> {
+    let doing = |e: Error| e.context(format_args!("read the map `{}`", path.display()));
+    let text = std::fs::read(path).map_err(|e| doing(e.into()))?;
+    let text = String::from_utf8(text).map_err(|_| doing(Error::invalid("it is not UTF-8")))?;
+    Map::parse(&text).map_err(doing)
+}
+
+fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()> {
+    // Before any thread starts, so that only the one that waits for them gets signals.
+    signals::block_shutdown_signals();
+    local::keep_private();
+    let plan = route::plan_from(&options.config)?;
+    let pool = plan.pools.iter().position(|pool| pool.name == options.to).ok_or_else(|| {
+        let names: Vec<&str> = plan.pools.iter().map(|pool| pool.name.as_str()).collect();
+        Error::invalid(format!(
+            "send invalidations to pool `{}`: `{}` has none of that name: use one of `{}`",
+            options.to,
+            options.config.display(),
+            names.join("`, `")
+        ))
+    })?;
+    let settings = Settings {
+        from: Server::parse(&options.from)?,
+        reads: options.reads.iter().map(|url| Server::parse(url)).collect::<Result<_>>()?,
+        map: read_map(&options.map)?,
+        plan,
+        pool,
+        stale_s: options.stale,
+        server_id: SERVER_ID_FIRST | RealRng.next_u64() as u32 >> 2,
+    };
+    let stop = Stop::new();
+    let asked = stop.clone();
+    // Not waited for: it ends with the process.
+    let _signals = tasks::spawn("signals", move || {
+        if signals::wait_for_shutdown().is_ok() {
+            asked.request();
+        }
+    })?;
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+    let (from, to) = (settings.from.name.clone(), options.to.clone());
+    run::run(settings, connect, clock, &stop, || {
+        out.line(
+            || format!("holdfast invalidate follows {from} for pool {to}"),
+            || json!({"event": "ready", "from": from, "to": to}),
+        )
+    })
+}

@@ -1,0 +1,14 @@
+//! Keeps caches honest: reads the row log of a database, waits until each change is visible to those who read
+//! rows, writes the keys that it makes old to a topic, and has the topic's keys dropped by every server that
+//! may hold them. What decides ([`map`], [`gate`], [`send`]) holds no connection; [`run`] drives it.
+//! docs/invalidate.md says what holds, and why.
+#![forbid(unsafe_code)]
+
+pub mod entry;
+pub mod gate;
+pub mod map;
+pub mod mariadb;
+pub mod position;
+pub mod run;
+pub mod send;
+pub mod status;

@@ -1,0 +1,142 @@
+//! Runs an invalidator: one thread brings visible changes from the database to the topic, another brings the
+//! topic's keys to the servers. Either goes on while the other has to wait, and begins again where the topic
+//! says: nothing else is kept.
+
+mod deliver;
+mod watch;
+
+use crate::entry::Entry;
+use crate::map::Map;
+use crate::mariadb;
+use crate::position::Position;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_cache_client::route::RoutePlan;
+use holdfast_client::Client;
+use holdfast_env::tasks::{self, Stop};
+use holdfast_env::{Clock, HoldMutex, event};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Before something is tried again.
+const REST: Duration = Duration::from_millis(500);
+/// Entries of one read of the topic.
+const ENTRIES: u32 = 1000;
+
+/// What an invalidator does.
+pub struct Settings {
+    pub from: mariadb::Server,
+    /// Replicas that rows are read from; if there are none, `from` is read.
+    pub reads: Vec<mariadb::Server>,
+    pub map: Map,
+    pub plan: RoutePlan,
+    /// Of the plan.
+    pub pool: usize,
+    /// For how long servers keep what was invalidated, for those who take it; 0 deletes.
+    pub stale_s: u32,
+    /// Among the database's replicas; no two have the same.
+    pub server_id: u32,
+}
+
+/// The topic of a pool.
+pub fn topic(pool: &str) -> String {
+    format!("invalidate.{pool}")
+}
+
+/// How an invalidator reaches its cluster.
+pub type Connect = Arc<dyn Fn() -> Result<Client> + Send + Sync>;
+
+struct Shared {
+    settings: Settings,
+    topic: String,
+    connect: Connect,
+    clock: Arc<dyn Clock>,
+    stop: Stop,
+    /// Why it waits, while it does, by what waits.
+    troubles: Mutex<Vec<(String, String)>>,
+}
+
+impl Shared {
+    fn waits(&self, what: &str, why: &str) {
+        let mut troubles = self.troubles.held();
+        if !troubles.iter().any(|(of, _)| of == what) {
+            event!(InvalidateWaits, why);
+            troubles.push((what.to_owned(), why.to_owned()));
+        }
+    }
+
+    fn goes_on(&self, what: &str) {
+        let mut troubles = self.troubles.held();
+        let before = troubles.len();
+        troubles.retain(|(of, _)| of != what);
+        if troubles.len() < before {
+            let said = format!("{what} again");
+            event!(InvalidateGoesOn, said);
+        }
+    }
+}
+
+/// Runs until `stop` is requested, or what was asked for cannot be done. `ready` is called once changes are
+/// read.
+pub fn run(
+    settings: Settings,
+    connect: Connect,
+    clock: Arc<dyn Clock>,
+    stop: &Stop,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let topic = topic(&settings.plan.pools[settings.pool].name);
+    let has_tls = |server: u32| settings.plan.targets[server as usize].is_some();
+    if deliver::pools(&settings).any(|pool| settings.plan.pools[pool].servers().any(has_tls)) {
+        return Err(Error::unsupported(
+            "send invalidations: servers that speak TLS cannot be told yet: use a pool without",
+        ));
+    }
+    let shared = Arc::new(Shared {
+        settings,
+        topic,
+        connect,
+        clock,
+        stop: stop.clone(),
+        troubles: Mutex::default(),
+    });
+    let delivers = shared.clone();
+    let task = tasks::spawn("invalidate-send", move || deliver::run(&delivers))?;
+    let ended = watch::run(&shared, ready);
+    stop.request();
+    task.join();
+    ended
+}
+
+/// What the topic says: the position behind which changes are to be read, how far servers have confirmed, and
+/// which entries say so.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub position: Option<(Index, Position, u64)>,
+    pub confirmed: Option<(Index, Vec<(String, Index)>)>,
+    pub first: Index,
+    pub next: Index,
+}
+
+pub(crate) fn known(client: &mut Client, topic: &str) -> Result<Known> {
+    let info = match client.log().info(topic) {
+        Err(e) if e.kind == Kind::NotFound => return Ok(Known::default()),
+        info => info?,
+    };
+    let mut known = Known { first: info.first, next: info.first, ..Known::default() };
+    loop {
+        let entries = client.log().read(topic, known.next, ENTRIES)?;
+        if entries.is_empty() {
+            return Ok(known);
+        }
+        for entry in entries {
+            known.next = Index(entry.index.0 + 1);
+            match Entry::read(entry.index, &entry.bytes)? {
+                Entry::Keys { position, changed_s, .. } | Entry::Empty { position, changed_s } => {
+                    known.position = Some((entry.index, position, changed_s));
+                }
+                Entry::Confirmed { servers } => known.confirmed = Some((entry.index, servers)),
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! From the topic to the servers: tells each what it is to drop, and writes down how far they have confirmed.
+
+use super::{ENTRIES, REST, Settings, Shared, known};
+use crate::entry::Entry;
+use crate::send::{Due, Sender, What};
+use holdfast_base::Result;
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::Index;
+use holdfast_cache_client::{CacheClientOptions, Client as CacheClient, Drops};
+use holdfast_client::Client;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the topic is waited for, while all servers have confirmed, and while some have not.
+const WAIT: Duration = Duration::from_millis(200);
+const WAIT_AWAY: Duration = Duration::from_millis(20);
+/// How often confirmations are written down.
+const CONFIRM_NS: u64 = 1_000_000_000;
+
+const WHAT: &str = "keys are dropped";
+
+/// The pools that may hold a key of the pool.
+pub fn pools(settings: &Settings) -> impl Iterator<Item = usize> {
+    let pool = &settings.plan.pools[settings.pool];
+    [Some(settings.pool), pool.gutter, pool.warm].into_iter().flatten()
+}
+
+pub fn run(shared: &Arc<Shared>) {
+    while !shared.stop.is_requested() {
+        if let Err(e) = deliver(shared) {
+            shared.waits(WHAT, &e.message);
+        }
+        shared.stop.sleep_until_stop(REST);
+    }
+}
+
+/// Who is told what next, and the first entry that a later start needs; nothing as long as the topic has
+/// nothing to say.
+fn sender(shared: &Shared, client: &mut Client) -> Result<Option<(Sender, Index)>> {
+    let settings = &shared.settings;
+    let known = known(client, &shared.topic)?;
+    let Some((last, ..)) = known.position else { return Ok(None) };
+    let servers = pools(settings).flat_map(|pool| settings.plan.pools[pool].servers());
+    let servers =
+        servers.map(|number| (number, settings.plan.members[number as usize].to_string()));
+    let (kept, confirmed) = known.confirmed.unwrap_or((last, Vec::new()));
+    let sender = Sender::new(servers, &confirmed, known.first, known.next);
+    Ok(Some((sender, kept.min(last))))
+}
+
+/// One life of the connections; ends with the first to the cluster that fails.
+fn deliver(shared: &Arc<Shared>) -> Result<()> {
+    let settings = &shared.settings;
+    let mut client = (shared.connect)()?;
+    let Some((mut sender, mut keep)) = sender(shared, &mut client)? else { return Ok(()) };
+    let members = &settings.plan.members;
+    let mut cache =
+        CacheClient::with_clock(members, CacheClientOptions::default(), shared.clock.clone())?;
+    let holders = |key: &[u8]| -> Vec<u32> {
+        pools(settings).filter_map(|pool| settings.plan.pools[pool].server(key)).collect()
+    };
+    let (mut written, mut written_ns) = (Vec::new(), 0);
+    while !shared.stop.is_requested() {
+        let due = sender.due();
+        let wait = if due.is_empty() { WAIT } else { WAIT_AWAY };
+        let entries = match round(shared, &mut cache, &mut sender, due)? {
+            true => client.log().read(&shared.topic, sender.next(), ENTRIES)?,
+            false => client.log().tail(&shared.topic, sender.next(), wait)?,
+        };
+        for entry in entries {
+            let said = Entry::read(entry.index, &entry.bytes)?;
+            if matches!(said, Entry::Keys { .. } | Entry::Empty { .. }) {
+                keep = keep.max(entry.index);
+            }
+            sender.push(entry.index, &said, holders);
+        }
+        let now_ns = shared.clock.monotonic_ns();
+        let positions = sender.positions();
+        if positions != written && now_ns.saturating_sub(written_ns) >= CONFIRM_NS {
+            let entry = Entry::Confirmed { servers: positions.clone() }.to_bytes();
+            client.log().append(&shared.topic, &[entry])?;
+            // The last position and what some server needs stay, and so does what was just written.
+            client.log().trim(&shared.topic, keep.min(sender.needed()))?;
+            (written, written_ns) = (positions, now_ns);
+        }
+    }
+    let entry = Entry::Confirmed { servers: sender.positions() }.to_bytes();
+    client.log().append(&shared.topic, &[entry])?;
+    Ok(())
+}
+
+/// Tells servers what is due; whether all confirmed something.
+fn round(
+    shared: &Shared,
+    cache: &mut CacheClient,
+    sender: &mut Sender,
+    due: Vec<Due>,
+) -> Result<bool> {
+    let orders: Vec<(u32, Drops<'_>)> = due
+        .iter()
+        .map(|due| match &due.what {
+            What::Keys(keys) => (due.server, Drops::Keys(keys)),
+            What::Empty => (due.server, Drops::All),
+        })
+        .collect();
+    let done = cache.drop_at(&orders, shared.settings.stale_s)?;
+    drop(orders);
+    for (due, done) in due.iter().zip(&done) {
+        let server = shared.settings.plan.members[due.server as usize].to_string();
+        let what = format!("`{server}` is told what to drop");
+        if *done {
+            sender.confirmed(due);
+            shared.goes_on(&what);
+        } else {
+            let why = format!(
+                "tell cache `{server}` what to drop: it does not answer, or refuses; it is told once it does"
+            );
+            shared.waits(&what, &why);
+        }
+    }
+    if done.iter().all(|done| *done) {
+        shared.goes_on(WHAT);
+    }
+    Ok(!done.is_empty() && done.iter().all(|done| *done))
+}
