@@ -75,6 +75,12 @@ impl Client {
         Ok(ScribePage { batches: read, next: batches.next })
     }
 
+    /// Changes how long messages of a category are kept, and makes it if there is none; how long they are
+    /// kept now.
+    pub fn scribe_keep(&mut self, keep: &msg::Keep) -> Result<wire::log::Retention> {
+        self.ask(wire::OP_SCRIBE_KEEP, keep)
+    }
+
     /// The categories that there are.
     pub fn scribe_status(&mut self) -> Result<Vec<msg::CategoryStatus>> {
         self.ask(wire::OP_SCRIBE_STATUS, &())

@@ -1,23 +1,27 @@
 //! `holdfast scribe`: an agent beside an application, and what categories hold. Decides nothing about
 //! messages.
 
+use crate::cli::Limits;
+use crate::log::kept_for;
 use clap::{Args, Subcommand};
+use holdfast_base::Result;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
-use holdfast_base::{Error, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
 use holdfast_env::{Budget, RealClock, RealDisk, RealRng, event, local, signals};
 use holdfast_log::Drive;
 use holdfast_scribe::agent::{Agent, Settings};
+use holdfast_scribe::aside::{self, Aside};
 use holdfast_scribe::batch::{self, Messages};
 use holdfast_scribe::door;
-use holdfast_scribe::store::{Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use holdfast_scribe::store::{self, Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use holdfast_wire::{log::Retention, scribe as msg};
 use serde_json::{Value, json};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +40,20 @@ pub enum Scribe {
         #[arg(long)]
         no_follow: bool,
     },
+    /// Change how long messages of a category are kept, and make the category if there is none
+    Keep {
+        category: String,
+        #[command(flatten)]
+        limits: Limits,
+    },
     /// Say how categories are doing
     Status,
+    /// Print what an agent keeps aside since no category takes it; while the agent does not run
+    Aside {
+        /// The agent's spool
+        #[arg(long, value_name = "DIR")]
+        spool: PathBuf,
+    },
 }
 
 /// `holdfast scribe agent`.
@@ -74,21 +90,37 @@ fn spool_bytes(text: &str) -> std::result::Result<u64, String> {
 /// Silence of a node after which another one is asked: it answers when its log has synced.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// Carries out a command that asks a node; `agent` is one that serves.
+/// Carries out a command: `agent` serves, `aside` looks into a directory, others ask a node.
 pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Output) -> Result<()> {
     match command {
         Scribe::Agent(options) => agent(options, out),
+        Scribe::Aside { spool } => print_aside(spool, out),
         Scribe::Tail { category, from, no_follow } => {
             tail(&mut connect()?, category, *from, !no_follow, out)
+        }
+        Scribe::Keep { category, limits } => {
+            let Limits { retain_bytes, retain_age } = *limits;
+            let keep = msg::Keep { category: category.clone(), retain_bytes, retain_ms: retain_age };
+            let kept = connect()?.scribe_keep(&keep)?;
+            out.line(
+                || format!("{category}  {}", kept_for(&kept)),
+                || json!({"category": category, "retain_bytes": kept.bytes, "retain_ms": kept.age_ms}),
+            )
         }
         Scribe::Status => connect()?.scribe_status()?.iter().try_for_each(|one| {
             let (messages, log) = (one.messages, format_bytes(one.log_bytes));
             let last = one.next.0.saturating_sub(1);
+            let kept = Retention { bytes: one.retain_bytes, age_ms: one.retain_ms };
+            // A topic that is kept for ever says nothing.
+            let kept = match kept == Retention::default() {
+                true => String::new(),
+                false => format!(", {}", kept_for(&kept)),
+            };
             out.line(
                 || {
                     format!(
                         "{}  {messages} messages, {} in {} batches, {log} in the log (entries {} to {last}), \
-                         {} spools, {} batches dropped",
+                         {} spools, {} batches dropped{kept}",
                         one.category,
                         format_bytes(one.raw_bytes),
                         one.batches,
@@ -102,6 +134,7 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
                         "category": one.category, "messages": messages, "raw_bytes": one.raw_bytes,
                         "batches": one.batches, "log_bytes": one.log_bytes, "first": one.first.0,
                         "next": one.next.0, "spools": one.spools, "dropped": one.dropped,
+                        "retain_bytes": one.retain_bytes, "retain_ms": one.retain_ms,
                     })
                 },
             )
@@ -140,7 +173,7 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
         connections_max: door::CONNECTIONS_MAX,
         budget: Budget::new(Budget::default_bytes(local::memory_bytes())),
     };
-    let agent = Agent::start(settings, Arc::new(RealDisk), &RealRng, &RealClock::new())?;
+    let agent = Agent::start(settings, Arc::new(RealDisk), &RealRng, Arc::new(RealClock::new()))?;
     let (address, spool) = (agent.address().to_string(), agent.spool());
     out.line(
         || {
@@ -173,16 +206,9 @@ fn tail(
 ) -> Result<()> {
     let mut next = match from {
         Some(from) => Index(from),
-        None => {
-            let all = client.scribe_status()?;
-            let one = all.into_iter().find(|one| one.category == category).ok_or_else(|| {
-                Error::not_found(format!(
-                    "read category `{category}`: there is none: `holdfast scribe status` lists those that \
-                     there are"
-                ))
-            })?;
-            if follow { one.next } else { one.first }
-        }
+        None if follow => client.scribe_read(category, msg::FROM_NEXT, false)?.next,
+        // The oldest.
+        None => Index(0),
     };
     let (mut prints, mut waits) = (Prints::new(out), false);
     loop {
@@ -197,6 +223,43 @@ fn tail(
         }
         next = page.next;
     }
+}
+
+fn print_aside(spool: &Path, out: &mut Output) -> Result<()> {
+    let log = store::open_log(Arc::new(RealDisk), spool, SEGMENT_BYTES, Drive::Threads)?;
+    aside::each(&log, &mut |_, entry| match Aside::decode(entry)? {
+        Aside::Message { why, category, bytes, beginning } => {
+            let category = String::from_utf8_lossy(category).into_owned();
+            aside_line(out, &category, why, beginning, Some(bytes))
+        }
+        Aside::Batch { why, batch } => {
+            let head = batch::verify(batch)?;
+            let messages = Messages::of(batch)?;
+            let name = head.category.name();
+            messages.iter().try_for_each(|message| aside_line(out, name, why, message, None))
+        }
+    })
+}
+
+/// One message, and why it is there; of one that is cut, how long it was.
+fn aside_line(
+    out: &mut Output,
+    category: &str,
+    why: &str,
+    message: &[u8],
+    bytes: Option<u64>,
+) -> Result<()> {
+    let line = message.strip_suffix(b"\n").unwrap_or(message);
+    out.line(
+        || format!("{}  {}  ({why})", category.escape_debug(), String::from_utf8_lossy(line)),
+        || {
+            let mut object = text_or_hex(message);
+            object["category"] = json!(category);
+            object["why"] = json!(why);
+            object["bytes"] = json!(bytes.unwrap_or(message.len() as u64));
+            object
+        },
+    )
 }
 
 /// Messages to standard output: as they are where that is a file or a pipe, each with a line's end; shown
@@ -237,11 +300,17 @@ impl<'a> Prints<'a> {
 }
 
 fn object(index: Index, message: &[u8]) -> Value {
+    let mut object = text_or_hex(message);
+    object["index"] = json!(index.0);
+    object
+}
+
+fn text_or_hex(message: &[u8]) -> Value {
     match std::str::from_utf8(message) {
-        Ok(text) => json!({"index": index.0, "text": text}),
+        Ok(text) => json!({"text": text}),
         Err(_) => {
             let hex: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({"index": index.0, "hex": hex})
+            json!({"hex": hex})
         }
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod aside;
 pub mod batch;
 pub mod call;
 pub mod category;
