@@ -39,7 +39,12 @@ pub enum Scribe {
         /// End with the last message that there is
         #[arg(long)]
         no_follow: bool,
+        /// Go on where this reader was, unless --from says where, and keep in the cluster how far it is
+        #[arg(long, value_name = "NAME")]
+        reader: Option<String>,
     },
+    /// Forget where a reader of a category is
+    Forget { category: String, reader: String },
     /// Change how long messages of a category are kept, and make the category if there is none
     Keep {
         category: String,
@@ -95,8 +100,12 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
     match command {
         Scribe::Agent(options) => agent(options, out),
         Scribe::Aside { spool } => print_aside(spool, out),
-        Scribe::Tail { category, from, no_follow } => {
-            tail(&mut connect()?, category, *from, !no_follow, out)
+        Scribe::Tail { category, from, no_follow, reader } => {
+            let tail = Tail { category, from: *from, follow: !no_follow, reader: reader.as_deref() };
+            tail.run(&mut connect()?, out)
+        }
+        Scribe::Forget { category, reader } => {
+            connect()?.scribe_move_reader(category, reader, Index(0))
         }
         Scribe::Keep { category, limits } => {
             let Limits { retain_bytes, retain_age } = *limits;
@@ -111,6 +120,8 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
             let (messages, log) = (one.messages, format_bytes(one.log_bytes));
             let last = one.next.0.saturating_sub(1);
             let kept = Retention { bytes: one.retain_bytes, age_ms: one.retain_ms };
+            let at = |at: &msg::ReaderAt| format!("\n    reader {} at entry {}", at.reader, at.next);
+            let readers: String = one.readers.iter().map(at).collect();
             // A topic that is kept for ever says nothing.
             let kept = match kept == Retention::default() {
                 true => String::new(),
@@ -120,7 +131,7 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
                 || {
                     format!(
                         "{}  {messages} messages, {} in {} batches, {log} in the log (entries {} to {last}), \
-                         {} spools, {} batches dropped{kept}",
+                         {} spools, {} batches dropped{kept}{readers}",
                         one.category,
                         format_bytes(one.raw_bytes),
                         one.batches,
@@ -135,6 +146,9 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
                         "batches": one.batches, "log_bytes": one.log_bytes, "first": one.first.0,
                         "next": one.next.0, "spools": one.spools, "dropped": one.dropped,
                         "retain_bytes": one.retain_bytes, "retain_ms": one.retain_ms,
+                        "readers": one.readers.iter().map(|at| {
+                            json!({"reader": at.reader, "next": at.next.0})
+                        }).collect::<Vec<_>>(),
                     })
                 },
             )
@@ -197,31 +211,56 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
     )
 }
 
-fn tail(
-    client: &mut Client,
-    category: &str,
+/// What `tail` is asked for.
+struct Tail<'a> {
+    category: &'a str,
     from: Option<u64>,
     follow: bool,
-    out: &mut Output,
-) -> Result<()> {
-    let mut next = match from {
-        Some(from) => Index(from),
-        None if follow => client.scribe_read(category, msg::FROM_NEXT, false)?.next,
-        // The oldest.
-        None => Index(0),
-    };
-    let (mut prints, mut waits) = (Prints::new(out), false);
-    loop {
-        let page = client.scribe_read(category, next, waits)?;
-        for (index, bytes) in &page.batches {
-            prints.batch(*index, bytes)?;
+    reader: Option<&'a str>,
+}
+
+impl Tail<'_> {
+    fn begin(&self, client: &mut Client) -> Result<Index> {
+        if let Some(from) = self.from {
+            return Ok(Index(from));
         }
-        prints.flush()?;
-        waits = page.next == next;
-        if waits && !follow {
-            return Ok(());
+        let known = match self.reader {
+            Some(reader) => client.scribe_reader(self.category, reader)?,
+            None => None,
+        };
+        match known {
+            Some(next) => Ok(next),
+            // A reader that is new may take its time: what comes before it says anything is its own, too.
+            None if self.follow && self.reader.is_none() => {
+                Ok(client.scribe_read(self.category, msg::FROM_NEXT, false)?.next)
+            }
+            // The oldest.
+            None => Ok(Index(0)),
         }
-        next = page.next;
+    }
+
+    fn run(&self, client: &mut Client, out: &mut Output) -> Result<()> {
+        let mut next = self.begin(client)?;
+        let (mut prints, mut waits) = (Prints::new(out), false);
+        loop {
+            let page = client.scribe_read(self.category, next, waits)?;
+            for (index, bytes) in &page.batches {
+                prints.batch(*index, bytes)?;
+            }
+            prints.flush()?;
+            // Only behind what was taken: who is killed in front of this prints it again. An entry that says
+            // so is none that a reader is shown, so that it moves for what it was shown alone.
+            if let Some(reader) = self.reader
+                && !page.batches.is_empty()
+            {
+                client.scribe_move_reader(self.category, reader, page.next)?;
+            }
+            waits = page.next == next;
+            if waits && !self.follow {
+                return Ok(());
+            }
+            next = page.next;
+        }
     }
 }
 

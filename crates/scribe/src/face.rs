@@ -4,6 +4,7 @@
 use crate::batch::{self, Packed, Position, SpoolId};
 use crate::category::Category;
 use crate::intake::{Keeps, NotKept};
+use crate::reader::{self, Moved};
 use crate::view::{self, CategoryView, decode_position};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Index;
@@ -80,6 +81,15 @@ fn keep_told(meta: &[u8]) -> Told {
     Some(("scribe keep", category + &bytes.unwrap_or_default() + &age.unwrap_or_default()))
 }
 
+fn reader_of(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
+    msg::Reader::from_bytes(meta).map(|asked| vec![asked.category])
+}
+
+fn reader_told(meta: &[u8]) -> Told {
+    let msg::Reader { category, reader, next } = msg::Reader::from_bytes(meta).ok()?;
+    next.map(|next| ("scribe reader", format!("{category} {reader} {next}")))
+}
+
 fn append_told(meta: &[u8]) -> Told {
     let append = msg::Append::from_bytes(meta).ok()?;
     Some(("scribe append", append.categories.join(" ")))
@@ -114,6 +124,15 @@ impl Face for ScribeFace {
             route(wire::OP_SCRIBE_KEEP, ScribeFace::serve_keep)
                 .allows(allows(Access::Write, kept))
                 .audited(Matter::Data, keep_told),
+            route(wire::OP_SCRIBE_READER, ScribeFace::serve_reader)
+                .allows(|meta, within| {
+                    let moves =
+                        msg::Reader::from_bytes(meta).is_ok_and(|asked| asked.next.is_some());
+                    allows(if moves { Access::Write } else { Access::Read }, reader_of)(
+                        meta, within,
+                    )
+                })
+                .audited(Matter::Data, reader_told),
             route(wire::OP_SCRIBE_STATUS, ScribeFace::serve_status)
                 .allows(|_, within| within.rules.check_topic("*", Access::Read)),
         ]
@@ -365,6 +384,36 @@ impl ScribeFace {
         })
     }
 
+    fn serve_reader(self: Arc<Self>, request: Request<'_>) {
+        let doing = "keep a reader's position";
+        let Some((asked, reply)) = request.decode::<msg::Reader>(doing) else { return };
+        let face = self.clone();
+        self.node.workers.run(move || {
+            let done = move |next: Result<Option<Index>>| {
+                answer(reply, next.map(|next| (next.to_bytes(), Parts::None)));
+            };
+            match face.reader(asked) {
+                Err(e) => done(Err(e)),
+                Ok((fold, msg::Reader { reader, next: None, .. })) => {
+                    done(fold.read(|view, _| view.reader(&reader)));
+                }
+                Ok((fold, msg::Reader { reader, next: Some(next), .. })) => {
+                    let moved = Moved { reader, next }.encode();
+                    let request = holdfast_view::Request::of(Call::default(), moved, Mode::Synced);
+                    let proposed = move |result: Result<(Index, Vec<u8>)>| {
+                        done(result.map(|_| Some(next)));
+                    };
+                    fold.propose(request, Box::new(proposed));
+                }
+            }
+        });
+    }
+
+    fn reader(&self, asked: msg::Reader) -> Result<(Arc<Fold<CategoryView>>, msg::Reader)> {
+        reader::check_name(&asked.reader)?;
+        Ok((self.fold(&Category::new(&asked.category)?, false)?, asked))
+    }
+
     fn serve_status(self: Arc<Self>, request: Request<'_>) {
         let (face, reply) = (self.clone(), request.reply);
         self.node.workers.run(move || {
@@ -394,6 +443,10 @@ impl ScribeFace {
                     log_bytes: info.bytes,
                     retain_bytes: kept.bytes,
                     retain_ms: kept.age_ms,
+                    readers: view
+                        .readers()
+                        .map(|(name, next)| msg::ReaderAt { reader: name.to_owned(), next })
+                        .collect(),
                 }
             });
             all.push(one?);

@@ -13,6 +13,7 @@ pub mod door;
 pub mod face;
 pub mod gather;
 pub mod intake;
+pub mod reader;
 pub mod spool;
 pub mod store;
 pub mod thrift;

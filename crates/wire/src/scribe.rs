@@ -99,6 +99,23 @@ pub struct Keep {
 }
 codec_struct!(Keep { category, retain_bytes, retain_ms });
 
+/// Where does a reader with a name read on; or, with `next`, from now on? 0 forgets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reader {
+    pub category: String,
+    pub reader: String,
+    pub next: Option<Index>,
+}
+codec_struct!(Reader { category, reader, next });
+
+/// A reader, and where it reads on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReaderAt {
+    pub reader: String,
+    pub next: Index,
+}
+codec_struct!(ReaderAt { reader, next });
+
 /// How a category is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CategoryStatus {
@@ -119,6 +136,7 @@ pub struct CategoryStatus {
     /// How long its messages are kept: 0 for no limit.
     pub retain_bytes: u64,
     pub retain_ms: u64,
+    pub readers: Vec<ReaderAt>,
 }
 codec_struct!(CategoryStatus {
     category,
@@ -131,5 +149,6 @@ codec_struct!(CategoryStatus {
     spools,
     log_bytes,
     retain_bytes,
-    retain_ms
+    retain_ms,
+    readers
 });

@@ -428,6 +428,9 @@ fn scribe_messages(m: &mut Messages) {
     m.add("scribe::Read", read);
     let keep = scribe::Keep { category: category.clone(), retain_bytes: Some(8), retain_ms: None };
     m.add("scribe::Keep", keep);
+    let reader =
+        scribe::Reader { category: category.clone(), reader: "r".into(), next: Some(index) };
+    m.add("scribe::Reader", reader);
     let batches = vec![scribe::Indexed { index, bytes: 3 }];
     m.add("scribe::Batches", scribe::Batches { batches, next: Index(6) });
     let (first, next) = (Index(1), Index(2));
@@ -443,6 +446,7 @@ fn scribe_messages(m: &mut Messages) {
         log_bytes: 8,
         retain_bytes: 9,
         retain_ms: 10,
+        readers: vec![scribe::ReaderAt { reader: "r".into(), next }],
     };
     m.add("scribe::CategoryStatus", status);
 }

@@ -101,7 +101,8 @@ impl Rsyslog {
              template(name=\"raw\" type=\"string\" string=\"%rawmsg%\\n\")\n\
              main_queue(queue.type=\"Disk\" queue.filename=\"main\" queue.maxDiskSpace=\"8g\" \
              queue.size=\"100000000\" queue.syncQueueFiles=\"{sync}\")\n\
-             input(type=\"imtcp\" port=\"{port}\" address=\"127.0.0.1\")\n\
+             input(type=\"imtcp\" port=\"{port}\" address=\"127.0.0.1\" \
+             supportOctetCountedFraming=\"off\")\n\
              action(type=\"omfile\" file=\"{place}/out\" template=\"raw\")\n"
         );
         let file = directory.join("conf");

@@ -525,6 +525,52 @@ fn a_category_is_kept_for_as_long_as_was_asked_for() {
     node.stop();
 }
 
+/// A reader that is killed goes on where its output was taken: it may print again what nobody took, and
+/// leaves nothing out.
+#[test]
+fn a_reader_with_a_name_goes_on_where_it_was() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("node"), &settings(free_port()));
+    let address: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let mut client = Client::new(address);
+    let read = |more: &[&str]| {
+        let words = [&["scribe", "tail", "c", "--no-follow", "--reader", "loader"][..], more];
+        let text = node.run(&words.concat()).ok();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(client.log(&[("c", b"one"), ("c", b"two")]), Some(true));
+    assert_eq!(read(&[]), ["one", "two"], "one that is new begins with the oldest");
+    assert_eq!(read(&[]), [""; 0]);
+    assert_eq!(client.log(&[("c", b"three")]), Some(true));
+    // One that lives is killed when it has printed something.
+    let mut lives = node.command(&["scribe", "tail", "c", "--reader", "loader"]);
+    let mut lives = lives.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(lives.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "three\n");
+    lives.kill().unwrap();
+    lives.wait().unwrap();
+    assert_eq!(client.log(&[("c", b"four")]), Some(true));
+    let rest = read(&[]);
+    assert!(rest == ["four"] || rest == ["three", "four"], "{rest:?}");
+    // Others are not in its way, and a kill of the node neither.
+    assert_eq!(lines(&node, "c"), ["one", "two", "three", "four"]);
+    let node = Node::start(&node.kill());
+    let next = node.json(&["scribe", "status"])[0]["readers"].clone();
+    let next = (next[0]["reader"].clone(), next[0]["next"].as_u64().unwrap());
+    assert_eq!(next.0, "loader");
+    let read = |more: &[&str]| {
+        let words = [&["scribe", "tail", "c", "--no-follow", "--reader", "loader"][..], more];
+        node.run(&words.concat()).ok()
+    };
+    assert_eq!(read(&[]), "");
+    assert_eq!(read(&["--from", "1"]), "one\ntwo\nthree\nfour\n");
+    node.run(&["scribe", "tail", "c", "--no-follow", "--reader", "../x"]).refused(&["../x"]);
+    node.run(&["scribe", "forget", "c", "loader"]).ok();
+    assert_eq!(node.json(&["scribe", "status"])[0]["readers"].as_array().unwrap().len(), 0);
+    node.stop();
+}
+
 #[test]
 fn what_is_asked_wrongly_is_said() {
     let scratch = Scratch::new();
