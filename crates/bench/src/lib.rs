@@ -20,6 +20,7 @@ mod recovery;
 pub mod report;
 mod ride;
 pub mod scheduler;
+mod scribe;
 mod server;
 mod sort;
 mod tls;
@@ -36,6 +37,7 @@ use log::LogBench;
 use recovery::RecoveryBench;
 use ride::RideBench;
 use scheduler::SchedulerBench;
+use scribe::ScribeBench;
 use sort::SortBench;
 
 /// `holdfast bench ...`: which benchmark, and with what.
@@ -60,6 +62,8 @@ pub enum Bench {
     Ride(RideBench),
     /// The log on brokers: creates, restarts and look-ups, beside Kafka's own tools
     Log(LogBench),
+    /// Scribe's messages through an agent and a node, beside rsyslog
+    Scribe(ScribeBench),
     /// The external sort, beside the disk's bandwidth and GNU sort
     Sort(SortBench),
 }
@@ -76,6 +80,7 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Cluster(options) => cluster::run(options, out),
         Bench::Ride(options) => ride::run(options, out),
         Bench::Log(options) => log::run(options, out),
+        Bench::Scribe(options) => scribe::run(options, out),
         Bench::Sort(options) => sort::run(options, out),
     }
 }

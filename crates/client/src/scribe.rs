@@ -75,6 +75,25 @@ impl Client {
         Ok(ScribePage { batches: read, next: batches.next })
     }
 
+    /// Changes how long messages of a category are kept, and makes it if there is none; how long they are
+    /// kept now.
+    pub fn scribe_keep(&mut self, keep: &msg::Keep) -> Result<wire::log::Retention> {
+        self.ask(wire::OP_SCRIBE_KEEP, keep)
+    }
+
+    /// Where a reader with this name reads on in a category, unless it never said.
+    pub fn scribe_reader(&mut self, category: &str, reader: &str) -> Result<Option<Index>> {
+        let (category, reader) = (category.to_owned(), reader.to_owned());
+        self.ask(wire::OP_SCRIBE_READER, &msg::Reader { category, reader, next: None })
+    }
+
+    /// From here on a reader with this name reads on, whoever it is then; durable on return. 0 forgets it.
+    pub fn scribe_move_reader(&mut self, category: &str, reader: &str, next: Index) -> Result<()> {
+        let (category, reader, next) = (category.to_owned(), reader.to_owned(), Some(next));
+        let moved = msg::Reader { category, reader, next };
+        self.ask::<Option<Index>>(wire::OP_SCRIBE_READER, &moved).map(drop)
+    }
+
     /// The categories that there are.
     pub fn scribe_status(&mut self) -> Result<Vec<msg::CategoryStatus>> {
         self.ask(wire::OP_SCRIBE_STATUS, &())

@@ -49,6 +49,12 @@ pub fn is_covered_by_snapshots(topic: &str) -> bool {
     !matches!(topic.split('/').next(), Some(ITEMS | SCRIBE))
 }
 
+/// Whether a fold's topic is kept for as long as was asked for, by its category of Scribe's: what its view
+/// needs is in snapshots, and what was asked for says what readers get.
+pub fn is_kept_by_limits(topic: &str) -> bool {
+    topic.split('/').next() == Some(SCRIBE)
+}
+
 /// Refuses what a client may not do with the audit trail: it would be worth nothing if those whom it
 /// tells of could change it, and it says who has which rights. `has_right`: to read it.
 pub fn check_audit(wanted: Use, has_right: bool) -> Result<()> {

@@ -145,6 +145,9 @@ events! {
     ScribeWaits = "scribe.waits", WARN,
         "An agent cannot bring messages to their topics. It keeps them in its spool and tries again.",
         "Read the sentence. While the spool has room, clients notice nothing.";
+    ScribeAside = "scribe.aside", WARN,
+        "A category never takes messages that an agent has. They are kept aside, beside the spool, and others go on.",
+        "Read the sentence, and have the application use another category; `holdfast scribe aside` shows what is there ([scribe](scribe.md#aside)).";
     ScribeFull = "scribe.full", WARN,
         "Scribe's clients are told to try later: the spool has reached its bound, or cannot be written.",
         "Look at why messages do not leave (`scribe.waits`), or give the spool more room.";

@@ -124,7 +124,7 @@ fn set(
     )
 }
 
-fn kept_for(kept: &Retention) -> String {
+pub fn kept_for(kept: &Retention) -> String {
     let bytes = (kept.bytes > 0).then(|| format!("up to {}", format_setting(kept.bytes)));
     let age = (kept.age_ms > 0).then(|| {
         let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];

@@ -1,23 +1,27 @@
 //! `holdfast scribe`: an agent beside an application, and what categories hold. Decides nothing about
 //! messages.
 
+use crate::cli::Limits;
+use crate::log::kept_for;
 use clap::{Args, Subcommand};
+use holdfast_base::Result;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
-use holdfast_base::{Error, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
 use holdfast_env::{Budget, RealClock, RealDisk, RealRng, event, local, signals};
 use holdfast_log::Drive;
 use holdfast_scribe::agent::{Agent, Settings};
+use holdfast_scribe::aside::{self, Aside};
 use holdfast_scribe::batch::{self, Messages};
 use holdfast_scribe::door;
-use holdfast_scribe::store::{Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use holdfast_scribe::store::{self, Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use holdfast_wire::{log::Retention, scribe as msg};
 use serde_json::{Value, json};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,9 +39,26 @@ pub enum Scribe {
         /// End with the last message that there is
         #[arg(long)]
         no_follow: bool,
+        /// Go on where this reader was, unless --from says where, and keep in the cluster how far it is
+        #[arg(long, value_name = "NAME")]
+        reader: Option<String>,
+    },
+    /// Forget where a reader of a category is
+    Forget { category: String, reader: String },
+    /// Change how long messages of a category are kept, and make the category if there is none
+    Keep {
+        category: String,
+        #[command(flatten)]
+        limits: Limits,
     },
     /// Say how categories are doing
     Status,
+    /// Print what an agent keeps aside since no category takes it; while the agent does not run
+    Aside {
+        /// The agent's spool
+        #[arg(long, value_name = "DIR")]
+        spool: PathBuf,
+    },
 }
 
 /// `holdfast scribe agent`.
@@ -74,21 +95,43 @@ fn spool_bytes(text: &str) -> std::result::Result<u64, String> {
 /// Silence of a node after which another one is asked: it answers when its log has synced.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// Carries out a command that asks a node; `agent` is one that serves.
+/// Carries out a command: `agent` serves, `aside` looks into a directory, others ask a node.
 pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Output) -> Result<()> {
     match command {
         Scribe::Agent(options) => agent(options, out),
-        Scribe::Tail { category, from, no_follow } => {
-            tail(&mut connect()?, category, *from, !no_follow, out)
+        Scribe::Aside { spool } => print_aside(spool, out),
+        Scribe::Tail { category, from, no_follow, reader } => {
+            let tail = Tail { category, from: *from, follow: !no_follow, reader: reader.as_deref() };
+            tail.run(&mut connect()?, out)
+        }
+        Scribe::Forget { category, reader } => {
+            connect()?.scribe_move_reader(category, reader, Index(0))
+        }
+        Scribe::Keep { category, limits } => {
+            let Limits { retain_bytes, retain_age } = *limits;
+            let keep = msg::Keep { category: category.clone(), retain_bytes, retain_ms: retain_age };
+            let kept = connect()?.scribe_keep(&keep)?;
+            out.line(
+                || format!("{category}  {}", kept_for(&kept)),
+                || json!({"category": category, "retain_bytes": kept.bytes, "retain_ms": kept.age_ms}),
+            )
         }
         Scribe::Status => connect()?.scribe_status()?.iter().try_for_each(|one| {
             let (messages, log) = (one.messages, format_bytes(one.log_bytes));
             let last = one.next.0.saturating_sub(1);
+            let kept = Retention { bytes: one.retain_bytes, age_ms: one.retain_ms };
+            let at = |at: &msg::ReaderAt| format!("\n    reader {} at entry {}", at.reader, at.next);
+            let readers: String = one.readers.iter().map(at).collect();
+            // A topic that is kept for ever says nothing.
+            let kept = match kept == Retention::default() {
+                true => String::new(),
+                false => format!(", {}", kept_for(&kept)),
+            };
             out.line(
                 || {
                     format!(
                         "{}  {messages} messages, {} in {} batches, {log} in the log (entries {} to {last}), \
-                         {} spools, {} batches dropped",
+                         {} spools, {} batches dropped{kept}{readers}",
                         one.category,
                         format_bytes(one.raw_bytes),
                         one.batches,
@@ -102,6 +145,10 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
                         "category": one.category, "messages": messages, "raw_bytes": one.raw_bytes,
                         "batches": one.batches, "log_bytes": one.log_bytes, "first": one.first.0,
                         "next": one.next.0, "spools": one.spools, "dropped": one.dropped,
+                        "retain_bytes": one.retain_bytes, "retain_ms": one.retain_ms,
+                        "readers": one.readers.iter().map(|at| {
+                            json!({"reader": at.reader, "next": at.next.0})
+                        }).collect::<Vec<_>>(),
                     })
                 },
             )
@@ -140,7 +187,7 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
         connections_max: door::CONNECTIONS_MAX,
         budget: Budget::new(Budget::default_bytes(local::memory_bytes())),
     };
-    let agent = Agent::start(settings, Arc::new(RealDisk), &RealRng, &RealClock::new())?;
+    let agent = Agent::start(settings, Arc::new(RealDisk), &RealRng, Arc::new(RealClock::new()))?;
     let (address, spool) = (agent.address().to_string(), agent.spool());
     out.line(
         || {
@@ -164,39 +211,94 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
     )
 }
 
-fn tail(
-    client: &mut Client,
-    category: &str,
+/// What `tail` is asked for.
+struct Tail<'a> {
+    category: &'a str,
     from: Option<u64>,
     follow: bool,
-    out: &mut Output,
-) -> Result<()> {
-    let mut next = match from {
-        Some(from) => Index(from),
-        None => {
-            let all = client.scribe_status()?;
-            let one = all.into_iter().find(|one| one.category == category).ok_or_else(|| {
-                Error::not_found(format!(
-                    "read category `{category}`: there is none: `holdfast scribe status` lists those that \
-                     there are"
-                ))
-            })?;
-            if follow { one.next } else { one.first }
+    reader: Option<&'a str>,
+}
+
+impl Tail<'_> {
+    fn begin(&self, client: &mut Client) -> Result<Index> {
+        if let Some(from) = self.from {
+            return Ok(Index(from));
         }
-    };
-    let (mut prints, mut waits) = (Prints::new(out), false);
-    loop {
-        let page = client.scribe_read(category, next, waits)?;
-        for (index, bytes) in &page.batches {
-            prints.batch(*index, bytes)?;
+        let known = match self.reader {
+            Some(reader) => client.scribe_reader(self.category, reader)?,
+            None => None,
+        };
+        match known {
+            Some(next) => Ok(next),
+            // A reader that is new may take its time: what comes before it says anything is its own, too.
+            None if self.follow && self.reader.is_none() => {
+                Ok(client.scribe_read(self.category, msg::FROM_NEXT, false)?.next)
+            }
+            // The oldest.
+            None => Ok(Index(0)),
         }
-        prints.flush()?;
-        waits = page.next == next;
-        if waits && !follow {
-            return Ok(());
-        }
-        next = page.next;
     }
+
+    fn run(&self, client: &mut Client, out: &mut Output) -> Result<()> {
+        let mut next = self.begin(client)?;
+        let (mut prints, mut waits) = (Prints::new(out), false);
+        loop {
+            let page = client.scribe_read(self.category, next, waits)?;
+            for (index, bytes) in &page.batches {
+                prints.batch(*index, bytes)?;
+            }
+            prints.flush()?;
+            // Only behind what was taken: who is killed in front of this prints it again. An entry that says
+            // so is none that a reader is shown, so that it moves for what it was shown alone.
+            if let Some(reader) = self.reader
+                && !page.batches.is_empty()
+            {
+                client.scribe_move_reader(self.category, reader, page.next)?;
+            }
+            waits = page.next == next;
+            if waits && !self.follow {
+                return Ok(());
+            }
+            next = page.next;
+        }
+    }
+}
+
+fn print_aside(spool: &Path, out: &mut Output) -> Result<()> {
+    let log = store::open_log(Arc::new(RealDisk), spool, SEGMENT_BYTES, Drive::Threads)?;
+    aside::each(&log, &mut |_, entry| match Aside::decode(entry)? {
+        Aside::Message { why, category, bytes, beginning } => {
+            let category = String::from_utf8_lossy(category).into_owned();
+            aside_line(out, &category, why, beginning, Some(bytes))
+        }
+        Aside::Batch { why, batch } => {
+            let head = batch::verify(batch)?;
+            let messages = Messages::of(batch)?;
+            let name = head.category.name();
+            messages.iter().try_for_each(|message| aside_line(out, name, why, message, None))
+        }
+    })
+}
+
+/// One message, and why it is there; of one that is cut, how long it was.
+fn aside_line(
+    out: &mut Output,
+    category: &str,
+    why: &str,
+    message: &[u8],
+    bytes: Option<u64>,
+) -> Result<()> {
+    let line = message.strip_suffix(b"\n").unwrap_or(message);
+    out.line(
+        || format!("{}  {}  ({why})", category.escape_debug(), String::from_utf8_lossy(line)),
+        || {
+            let mut object = text_or_hex(message);
+            object["category"] = json!(category);
+            object["why"] = json!(why);
+            object["bytes"] = json!(bytes.unwrap_or(message.len() as u64));
+            object
+        },
+    )
 }
 
 /// Messages to standard output: as they are where that is a file or a pipe, each with a line's end; shown
@@ -237,11 +339,17 @@ impl<'a> Prints<'a> {
 }
 
 fn object(index: Index, message: &[u8]) -> Value {
+    let mut object = text_or_hex(message);
+    object["index"] = json!(index.0);
+    object
+}
+
+fn text_or_hex(message: &[u8]) -> Value {
     match std::str::from_utf8(message) {
-        Ok(text) => json!({"index": index.0, "text": text}),
+        Ok(text) => json!({"text": text}),
         Err(_) => {
             let hex: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({"index": index.0, "hex": hex})
+            json!({"hex": hex})
         }
     }
 }

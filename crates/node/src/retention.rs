@@ -1,14 +1,14 @@
-//! Trims plain topics by their age and size, where the log is kept: the host's file of what was asked
-//! and noted (`RETAIN`), and the rounds that act by it. What may go is decided in
-//! `holdfast_cluster::retention`; topics that views fold, and the audit trail, are never its business.
+//! Trims plain topics and Scribe's categories by their age and size, where the log is kept: the host's file
+//! of what was asked and noted (`RETAIN`), and the rounds that act by it. What may go is decided in
+//! `holdfast_cluster::retention`; other topics that views fold, and the audit trail, are never its business.
 
 use super::Node;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::retention::{Limits, ROUND_MS_MAX, Retention, Segment};
-use holdfast_cluster::topics::{AUDIT_TOPIC, folded_by};
+use holdfast_cluster::topics::{AUDIT_TOPIC, folded_by, is_kept_by_limits};
 use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
-use holdfast_env::{Disk, HoldMutex, event, sometimes};
+use holdfast_env::{Disk, HoldMutex, event, planted, sometimes};
 use holdfast_log::{EmbeddedLog, Log};
 use holdfast_wire::log as msg;
 use std::path::Path;
@@ -155,18 +155,25 @@ impl Node {
         if topics.is_empty() {
             return Ok(());
         }
-        let mut trims = Vec::new();
+        let (mut trims, mut due) = (Vec::new(), Vec::new());
         for topic in topics {
-            let is_anothers =
-                folded_by(&topic).is_some() || topic == AUDIT_TOPIC || self.folds(&topic);
+            let is_anothers = !is_kept_by_limits(&topic)
+                && (folded_by(&topic).is_some() || topic == AUDIT_TOPIC || self.folds(&topic));
             // One that cannot be read says so elsewhere.
             let Ok(info) = log.info(&topic) else { continue };
             if is_anothers {
                 continue;
             }
             retained.retention.note(&topic, info.durable);
-            let must_stay = retained.must_stay(&topic);
-            let before = retained.retention.trim_before(&topic, &segments(log, &topic)?, must_stay);
+            let (must_stay, segments) = (retained.must_stay(&topic), segments(log, &topic)?);
+            let wanted = retained.retention.trim_before(&topic, &segments, must_stay);
+            let covers = match is_kept_by_limits(&topic) {
+                true => self.covered_by_snapshots(&topic, &segments, wanted),
+                false => Covers { must_stay: None, is_due: false },
+            };
+            due.extend(covers.is_due.then(|| topic.clone()));
+            let must_stay = must_stay.into_iter().chain(covers.must_stay).min();
+            let before = retained.retention.trim_before(&topic, &segments, must_stay);
             trims.extend(before.map(|before| (topic, info.first, before)));
         }
         if now_ns.saturating_sub(retained.written_ns) >= WRITE_NS {
@@ -175,6 +182,10 @@ impl Node {
             self.write_retention(retention, finding)?;
         }
         drop(retained);
+        for topic in due {
+            // What comes of it the next round sees; why it fails, the view says.
+            let _ = self.views.view(&topic).and_then(|view| view.snapshot());
+        }
         for (topic, first, before) in trims {
             log.trim(&topic, before)?;
             sometimes!("a topic was trimmed by its limits");
@@ -184,6 +195,40 @@ impl Node {
             );
         }
         Ok(())
+    }
+}
+
+/// What a view's snapshots allow.
+struct Covers {
+    must_stay: Option<Index>,
+    /// A snapshot now would let more go, now or later.
+    is_due: bool,
+}
+
+impl Node {
+    /// Of a topic that a view of this node folds. One in each segment is enough for the segments in front of
+    /// the one before to go, also of a topic to which nothing is appended any more; and where more is wanted,
+    /// as of one that has its limits since a moment ago, one is taken with each round until two cover it.
+    fn covered_by_snapshots(
+        &self,
+        topic: &str,
+        segments: &[Segment],
+        wanted: Option<Index>,
+    ) -> Covers {
+        if planted!("node.category-trimmed-past-its-view") {
+            return Covers { must_stay: None, is_due: false };
+        }
+        let Ok(view) = self.views.view(topic) else {
+            // It could not be opened: it needs all that there is.
+            return Covers { must_stay: Some(Index(0)), is_due: false };
+        };
+        let status = view.status();
+        let covered = view.covered().unwrap_or_default();
+        let last = status.snapshot.unwrap_or_default();
+        let begins = segments.last().map_or(Index(0), |segment| segment.first);
+        let is_old = last < begins || wanted.is_some_and(|wanted| covered < wanted);
+        let is_due = is_old && status.applied > last && status.applied >= begins;
+        Covers { must_stay: Some(covered), is_due }
     }
 }
 

@@ -13,7 +13,7 @@ use holdfast_env::runtime::Runtime;
 use holdfast_env::tasks::{self, Stop, Task};
 use holdfast_env::{Budget, Clock, Disk, HoldMutex, Rng, event};
 use holdfast_wire::scribe as msg;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -27,6 +27,8 @@ const ASK_CATEGORIES: usize = 1000;
 const REST: Duration = Duration::from_millis(500);
 /// The longest sleep of the thread that has nothing to send.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Before a category is sent again that took nothing: what it holds would be read from the disk each time.
+const REFUSED_REST: Duration = Duration::from_secs(10);
 
 const _: () = assert!(WINDOW_BYTES <= msg::APPEND_BYTES_MAX);
 const _: () = assert!(ASK_CATEGORIES <= msg::ASK_CATEGORIES_MAX);
@@ -48,13 +50,21 @@ pub struct Settings {
 
 struct Shared {
     store: Arc<Store>,
-    to: Vec<Endpoint>,
+    /// The node that is asked first, in front.
+    to: Mutex<VecDeque<Endpoint>>,
     client: ClientOptions,
+    clock: Arc<dyn Clock>,
     stop: Stop,
-    /// Why messages do not leave, while they do not; which categories take nothing, and why.
+    /// Why messages do not leave, while they do not; which categories take nothing.
     trouble: Mutex<Option<String>>,
-    refused: Mutex<BTreeMap<Category, String>>,
+    refused: Mutex<BTreeMap<Category, Refused>>,
     told_copied: Mutex<BTreeSet<Category>>,
+}
+
+/// Why a category takes nothing, and when it is asked again.
+struct Refused {
+    why: String,
+    until_ns: u64,
 }
 
 /// A running agent.
@@ -70,14 +80,15 @@ impl Agent {
         settings: Settings,
         disk: Arc<dyn Disk>,
         rng: &dyn Rng,
-        clock: &dyn Clock,
+        clock: Arc<dyn Clock>,
     ) -> Result<Agent> {
         let store = Arc::new(Store::open(disk, &settings.spool, settings.bounds, rng)?);
         let intake = Intake::start(store.clone())?;
         let shared = Arc::new(Shared {
             store,
-            to: settings.to,
+            to: Mutex::new(settings.to.into()),
             client: settings.client,
+            clock: clock.clone(),
             stop: Stop::new(),
             trouble: Mutex::default(),
             refused: Mutex::default(),
@@ -134,24 +145,47 @@ impl Shared {
         counters.push(("scribe_overall:next hop away".to_owned(), waits));
         let refused = self.refused.held().len() as i64;
         counters.push(("scribe_overall:categories refused".to_owned(), refused));
+        let (aside, given_up) = self.store.aside();
+        counters.push(("scribe_overall:messages aside".to_owned(), aside as i64));
+        counters.push(("scribe_overall:messages aside given up".to_owned(), given_up as i64));
         counters
     }
 
     fn run(&self) {
         let mut client = None;
         while !self.stop.is_requested() {
-            if !self.store.wait_to_send(IDLE, &self.stop) {
+            let resting = self.resting();
+            let most = if resting.is_empty() { IDLE } else { REFUSED_REST };
+            if !self.store.wait_to_send(most, &self.stop, &resting) {
                 continue;
             }
-            let sent = self.forward(&mut client);
+            let sent = self.forward(&mut client, resting);
             if let Err(e) = &sent {
                 client = None;
+                // It may be the node: the next one has the next attempt.
+                self.to.held().rotate_left(1);
                 self.trouble(&e.message);
             }
             if !matches!(sent, Ok(true)) {
                 self.stop.sleep_until_stop(REST);
             }
         }
+    }
+
+    /// Categories that took nothing, and are not asked again yet.
+    fn resting(&self) -> BTreeSet<Category> {
+        let now_ns = self.clock.monotonic_ns();
+        let refused = self.refused.held();
+        let rests = refused.iter().filter(|(_, refused)| refused.until_ns > now_ns);
+        rests.map(|(category, _)| category.clone()).collect()
+    }
+
+    /// Takes down that a category takes nothing; whether that is news.
+    fn refuse(&self, category: &Category, why: &str) -> bool {
+        let until_ns = self.clock.monotonic_ns() + REFUSED_REST.as_nanos() as u64;
+        let refused = Refused { why: why.to_owned(), until_ns };
+        let known = self.refused.held().insert(category.clone(), refused);
+        known.is_none_or(|known| known.why != why)
     }
 
     fn trouble(&self, why: &str) {
@@ -169,7 +203,11 @@ impl Shared {
     }
 
     /// Sends what there is, from the front; whether something was delivered.
-    fn forward(&self, client: &mut Option<Client>) -> Result<bool> {
+    fn forward(
+        &self,
+        client: &mut Option<Client>,
+        mut without: BTreeSet<Category>,
+    ) -> Result<bool> {
         let client = match client {
             Some(client) => client,
             none => {
@@ -178,8 +216,8 @@ impl Shared {
                 none.insert(connected)
             }
         };
-        let (mut delivered, mut without) = (0, BTreeSet::new());
-        let mut from = self.store.look(|core| core.first_to_send());
+        let mut delivered = 0;
+        let mut from = self.store.look(|core| core.first_to_send(&without));
         while let Some(at) = from
             && !self.stop.is_requested()
         {
@@ -195,18 +233,14 @@ impl Shared {
         Ok(delivered > 0)
     }
 
+    /// To the first node that answers.
     fn connect(&self) -> Result<Client> {
-        let mut last = None;
-        for at in 0..self.to.len() {
-            let mut others = self.to.clone();
-            let first = others.remove(at);
-            let options = ClientOptions { others, ..self.client.clone() };
-            match Client::connect(&first, &options) {
-                Ok(client) => return Ok(client),
-                Err(e) => last = Some(e),
-            }
+        let mut others: Vec<Endpoint> = self.to.held().iter().cloned().collect();
+        if others.is_empty() {
+            return Err(Error::invalid("bring messages to a node: none was named"));
         }
-        Err(last.unwrap_or_else(|| Error::invalid("bring messages to a node: none was named")))
+        let first = others.remove(0);
+        Client::connect(&first, &ClientOptions { others, ..self.client.clone() })
     }
 
     /// Where the spool is, before anything is sent: what topics have already is not sent again.
@@ -251,22 +285,30 @@ impl Shared {
     ) -> Result<usize> {
         if !position.refused.is_empty() {
             without.insert(category.clone());
-            let known = self.refused.held().insert(category.clone(), position.refused.clone());
-            if known.as_ref() != Some(&position.refused) {
-                event!(ScribeWaits, position.refused);
-            }
-            return Ok(0);
+            let is_news = self.refuse(category, &position.refused);
+            return match position.never {
+                true => self.set_aside(category, &position.refused, is_news),
+                false => {
+                    if is_news {
+                        event!(ScribeWaits, position.refused);
+                    }
+                    Ok(0)
+                }
+            };
         }
         self.refused.held().remove(category);
         let position = Position { next: position.next, checksum: position.checksum };
-        match self.store.learn(category, position)? {
+        match self.store.learn(category, position) {
             Progress::Has(batches) => Ok(batches),
             Progress::Behind => {
                 without.insert(category.clone());
-                self.trouble(&format!(
+                let why = format!(
                     "bring messages of `{category}` to their topic: it has fewer than it had: another \
                      cluster answers, or a node that is behind"
-                ));
+                );
+                if self.refuse(category, &why) {
+                    event!(ScribeWaits, why);
+                }
                 Ok(0)
             }
             Progress::Copied => {
@@ -281,5 +323,16 @@ impl Shared {
                 Ok(0)
             }
         }
+    }
+
+    /// Its topic never takes it: without this the spool would fill up behind it, and take nothing more of
+    /// any category.
+    fn set_aside(&self, category: &Category, why: &str, is_news: bool) -> Result<usize> {
+        let batches = self.store.set_aside(category, why)?;
+        if is_news {
+            let what = format!("messages of `{category}` are kept aside: {why}");
+            event!(ScribeAside, what);
+        }
+        Ok(batches)
     }
 }

@@ -26,6 +26,7 @@ const _: () = {
 };
 
 const VERSION: u8 = 1;
+const _: () = assert!(VERSION < crate::reader::VERSION);
 /// From here on the checksum counts.
 const CHECKED_FROM: usize = 5;
 /// zstd's own default: a quarter of a core's time for each 100 MB/s.
@@ -97,9 +98,10 @@ impl Head {
     }
 }
 
-/// The version that a batch begins with, where it is one that this build does not know.
-pub fn unknown_version(batch: &[u8]) -> Option<u8> {
-    batch.first().copied().filter(|version| *version > VERSION)
+/// The version of a category's entry, where it is one that this build does not know: of a batch, or of what
+/// else there is ([`crate::reader`]).
+pub fn unknown_version(entry: &[u8]) -> Option<u8> {
+    entry.first().copied().filter(|version| *version > crate::reader::VERSION)
 }
 
 /// Reads a batch's head, and gives its messages as they are written. The checksum is not looked at.

@@ -1,14 +1,15 @@
 //! The door: Scribe's port. Reads frames, has the messages of calls taken, and answers fb303. Knows nothing
 //! of where messages go; what is too much is bounded by places, a budget and the intake.
 
+use crate::aside::BEGINNING_BYTES_MAX;
 use crate::batch::MESSAGE_BYTES_MAX;
 use crate::call::{self, Answer, Call, Entry, Health, LENGTH_BYTES, Method, Reply, encode_reply};
 use crate::category::Category;
 use crate::gather::Messages;
-use crate::intake::Intake;
+use crate::intake::{Bad, Intake, Taken};
 use holdfast_base::Result;
-use holdfast_env::runtime::{self, Place, Places, Runtime, Stream};
-use holdfast_env::{Budget, HoldMutex};
+use holdfast_env::runtime::{self, Activity, Place, Places, Runtime, Stream};
+use holdfast_env::{Asker, Budget, HoldMutex};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -74,19 +75,31 @@ impl Service {
     /// for it would send it for ever.
     fn messages(&self, entries: &[Entry<'_>]) -> Messages {
         let mut messages = Vec::with_capacity(entries.len());
-        let mut bad = 0;
-        for Entry { category, message } in entries {
-            let category = Category::of_bytes(category).ok();
-            let category = category.filter(|category| self.intake.knows_or_may(category));
-            match category {
-                Some(category) if message.len() <= MESSAGE_BYTES_MAX => {
-                    messages.push((category, message.to_vec()));
+        let mut bad = Vec::new();
+        for Entry { category: name, message } in entries {
+            let category = Category::of_bytes(name).ok();
+            let why = match category {
+                None => "its category's name is none",
+                Some(category) if !self.intake.knows_or_may(&category) => {
+                    "there are too many categories"
                 }
-                _ => bad += 1,
-            }
+                Some(_) if message.len() > MESSAGE_BYTES_MAX => "it is too long",
+                Some(category) => {
+                    messages.push((category, message.to_vec()));
+                    continue;
+                }
+            };
+            let kept = &message[..message.len().min(BEGINNING_BYTES_MAX)];
+            bad.push(Bad {
+                why,
+                category: name[..name.len().min(BEGINNING_BYTES_MAX)].to_vec(),
+                message: kept.to_vec(),
+                bytes: message.len(),
+            });
         }
-        if bad > 0 {
-            self.count(None, BAD, bad);
+        if !bad.is_empty() {
+            self.count(None, BAD, bad.len() as i64);
+            self.intake.aside(bad);
         }
         Messages { messages }
     }
@@ -102,8 +115,11 @@ impl Service {
         }
         let taken = runtime::answer(|done| self.intake.take(call, done)).await;
         match taken {
-            Some(Answer::Ok) => {
-                good.iter().for_each(|(category, n)| self.count(Some(category), GOOD, *n));
+            Some(Taken { answer: Answer::Ok, never }) => {
+                for (category, n) in &good {
+                    let is_never = never.contains(category);
+                    self.count(Some(category), if is_never { BAD } else { GOOD }, *n);
+                }
                 Answer::Ok
             }
             _ => {
@@ -183,23 +199,66 @@ async fn connection(mut stream: Stream, service: &Service, place: &Place, budget
         let length: [u8; LENGTH_BYTES] = frame[..].try_into().expect("so many were received");
         let Ok(bytes) = call::frame_bytes(length) else { return };
         frame.clear();
-        // As it came, and its messages. Who finds no room connects again, as when it is told to try later.
-        let Some(share) = budget.take(2 * bytes as u64) else { return };
-        if !matches!(stream.receive(&mut frame, bytes).await, Ok(true)) {
+        let Some(held) = receive(&mut stream, &mut frame, bytes, budget, &activity).await else {
             return;
-        }
+        };
         let Ok(call) = Call::decode(&frame) else { return };
         let reply = service.reply(&call.method).await;
-        if call.is_answered() {
-            let answer = encode_reply(&call.header, &reply);
-            if stream.send(&answer).await.is_err() {
-                return;
-            }
+        let answer = call.is_answered().then(|| encode_reply(&call.header, &reply));
+        // Who never reads an answer holds no more than that.
+        drop(held);
+        if let Some(answer) = answer
+            && stream.send(&answer).await.is_err()
+        {
+            return;
         }
-        drop((share, busy));
+        drop(busy);
         if frame.capacity() > KEPT_BYTES_MAX {
             frame = Vec::new();
         }
+    }
+}
+
+/// Receives a frame, for whose bytes, and for its messages, room is taken as they come: who says that it
+/// sends much and does not takes nothing from others. Who finds no room connects again, as when it is told to
+/// try later.
+async fn receive(
+    stream: &mut Stream,
+    frame: &mut Vec<u8>,
+    bytes: usize,
+    budget: &Arc<Budget>,
+    activity: &Activity,
+) -> Option<Held> {
+    let mut held = Held { budget: budget.clone(), bytes: 0 };
+    while frame.len() < bytes {
+        let more = (bytes - frame.len()).min(PIECE_BYTES);
+        if !budget.take_more(0, 2 * more as u64, Asker::Client) {
+            return None;
+        }
+        held.bytes += 2 * more as u64;
+        let received = runtime::within(PIECE_TIME, stream.receive(frame, more)).await;
+        if !matches!(received, Some(Ok(true))) {
+            return None;
+        }
+        activity.moved();
+    }
+    Some(held)
+}
+
+/// A part of a call, and how long it may take: whoever sends the most of a call and then nothing would hold
+/// its room for ever.
+const PIECE_BYTES: usize = 256 << 10;
+const PIECE_TIME: Duration = Duration::from_secs(60);
+
+/// What a call holds; given back when dropped.
+struct Held {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.change(self.bytes, 0);
     }
 }
 

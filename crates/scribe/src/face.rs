@@ -3,7 +3,8 @@
 
 use crate::batch::{self, Packed, Position, SpoolId};
 use crate::category::Category;
-use crate::intake::Keeps;
+use crate::intake::{Keeps, NotKept};
+use crate::reader::{self, Moved};
 use crate::view::{self, CategoryView, decode_position};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Index;
@@ -69,6 +70,26 @@ fn read_from(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
     msg::Read::from_bytes(meta).map(|read| vec![read.category])
 }
 
+fn kept(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
+    msg::Keep::from_bytes(meta).map(|keep| vec![keep.category])
+}
+
+fn keep_told(meta: &[u8]) -> Told {
+    let msg::Keep { category, retain_bytes, retain_ms } = msg::Keep::from_bytes(meta).ok()?;
+    let bytes = retain_bytes.map(|bytes| format!(" {bytes} bytes"));
+    let age = retain_ms.map(|ms| format!(" {ms} ms"));
+    Some(("scribe keep", category + &bytes.unwrap_or_default() + &age.unwrap_or_default()))
+}
+
+fn reader_of(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
+    msg::Reader::from_bytes(meta).map(|asked| vec![asked.category])
+}
+
+fn reader_told(meta: &[u8]) -> Told {
+    let msg::Reader { category, reader, next } = msg::Reader::from_bytes(meta).ok()?;
+    next.map(|next| ("scribe reader", format!("{category} {reader} {next}")))
+}
+
 fn append_told(meta: &[u8]) -> Told {
     let append = msg::Append::from_bytes(meta).ok()?;
     Some(("scribe append", append.categories.join(" ")))
@@ -100,6 +121,18 @@ impl Face for ScribeFace {
             route(wire::OP_SCRIBE_READ, ScribeFace::serve_read)
                 .allows(allows(Access::Read, read_from))
                 .answer_bytes(answer_bytes),
+            route(wire::OP_SCRIBE_KEEP, ScribeFace::serve_keep)
+                .allows(allows(Access::Write, kept))
+                .audited(Matter::Data, keep_told),
+            route(wire::OP_SCRIBE_READER, ScribeFace::serve_reader)
+                .allows(|meta, within| {
+                    let moves =
+                        msg::Reader::from_bytes(meta).is_ok_and(|asked| asked.next.is_some());
+                    allows(if moves { Access::Write } else { Access::Read }, reader_of)(
+                        meta, within,
+                    )
+                })
+                .audited(Matter::Data, reader_told),
             route(wire::OP_SCRIBE_STATUS, ScribeFace::serve_status)
                 .allows(|_, within| within.rules.check_topic("*", Access::Read)),
         ]
@@ -280,8 +313,19 @@ impl ScribeFace {
     fn read(&self, read: &msg::Read) -> Result<(msg::Batches, Vec<u8>)> {
         let category = Category::new(&read.category)?;
         let fold = self.fold(&category, false)?;
-        let from = Index(read.from.0.max(1));
-        let (next, applied) = fold.read(|view, applied| (view.next_taken(from), applied))?;
+        let log = self.node.log_for_clients();
+        let first = self.node.log.info(&category.topic())?.first;
+        let (from, next, applied) = fold.read(|view, applied| {
+            let from = match read.from {
+                msg::FROM_NEXT => Index(applied.0 + 1),
+                Index(0) => first,
+                from => from,
+            };
+            (from, view.next_taken(from), applied)
+        })?;
+        if from < first {
+            return Err(gone(&category, from, first));
+        }
         let mut body = Vec::new();
         let Some(next) = next else {
             let next = from.max(Index(applied.0 + 1));
@@ -289,9 +333,16 @@ impl ScribeFace {
         };
         let mut batches = msg::Batches { batches: Vec::new(), next };
         let bytes_max = (read.bytes_max as usize).min(msg::READ_BYTES_MAX);
-        let log = self.node.log_for_clients();
-        let entries =
-            log.read(&category.topic(), next, LOOKED_AT_MAX, bytes_max, Scope::Durable)?;
+        let page = log.read(&category.topic(), next, LOOKED_AT_MAX, bytes_max, Scope::Durable);
+        let entries = match page {
+            // It was given up meanwhile, and whoever asks for the oldest does not mind.
+            Err(_)
+                if read.from == Index(0) && self.node.log.info(&category.topic())?.first > next =>
+            {
+                return self.read(read);
+            }
+            page => page?,
+        };
         let taken: Vec<bool> = fold.read(|view, applied| {
             let counts = |index: Index| {
                 index <= applied
@@ -312,6 +363,57 @@ impl ScribeFace {
         Ok((batches, body))
     }
 
+    fn serve_keep(self: Arc<Self>, request: Request<'_>) {
+        let doing = "change how long a category is kept";
+        let Some((keep, reply)) = request.decode::<msg::Keep>(doing) else { return };
+        let face = self.clone();
+        self.node.workers.run(move || {
+            let kept = face.keep_for(&keep).map_err(|e| e.context(doing));
+            answer(reply, kept.map(|kept| (kept.to_bytes(), Parts::None)));
+        });
+    }
+
+    fn keep_for(&self, keep: &msg::Keep) -> Result<wire::log::Retention> {
+        let category = Category::new(&keep.category)?;
+        self.fold(&category, true)?;
+        self.node.set_topic(&wire::log::Set {
+            topic: category.topic(),
+            create: false,
+            retain_bytes: keep.retain_bytes,
+            retain_ms: keep.retain_ms,
+        })
+    }
+
+    fn serve_reader(self: Arc<Self>, request: Request<'_>) {
+        let doing = "keep a reader's position";
+        let Some((asked, reply)) = request.decode::<msg::Reader>(doing) else { return };
+        let face = self.clone();
+        self.node.workers.run(move || {
+            let done = move |next: Result<Option<Index>>| {
+                answer(reply, next.map(|next| (next.to_bytes(), Parts::None)));
+            };
+            match face.reader(asked) {
+                Err(e) => done(Err(e)),
+                Ok((fold, msg::Reader { reader, next: None, .. })) => {
+                    done(fold.read(|view, _| view.reader(&reader)));
+                }
+                Ok((fold, msg::Reader { reader, next: Some(next), .. })) => {
+                    let moved = Moved { reader, next }.encode();
+                    let request = holdfast_view::Request::of(Call::default(), moved, Mode::Synced);
+                    let proposed = move |result: Result<(Index, Vec<u8>)>| {
+                        done(result.map(|_| Some(next)));
+                    };
+                    fold.propose(request, Box::new(proposed));
+                }
+            }
+        });
+    }
+
+    fn reader(&self, asked: msg::Reader) -> Result<(Arc<Fold<CategoryView>>, msg::Reader)> {
+        reader::check_name(&asked.reader)?;
+        Ok((self.fold(&Category::new(&asked.category)?, false)?, asked))
+    }
+
     fn serve_status(self: Arc<Self>, request: Request<'_>) {
         let (face, reply) = (self.clone(), request.reply);
         self.node.workers.run(move || {
@@ -326,6 +428,7 @@ impl ScribeFace {
         let mut all = Vec::new();
         for (category, fold) in folds {
             let info = self.node.log.info(&category.topic())?;
+            let kept = self.node.retention(&category.topic())?;
             let one = fold.read(|view, applied| {
                 let view::Totals { batches, messages, raw_bytes, dropped } = view.totals();
                 msg::CategoryStatus {
@@ -338,12 +441,26 @@ impl ScribeFace {
                     dropped,
                     spools: view.spools() as u64,
                     log_bytes: info.bytes,
+                    retain_bytes: kept.bytes,
+                    retain_ms: kept.age_ms,
+                    readers: view
+                        .readers()
+                        .map(|(name, next)| msg::ReaderAt { reader: name.to_owned(), next })
+                        .collect(),
                 }
             });
             all.push(one?);
         }
         Ok(all)
     }
+}
+
+/// Who reads too late hears from where on there is something, as readers of other topics do.
+fn gone(category: &Category, from: Index, first: Index) -> Error {
+    Error::not_found(format!(
+        "read category `{category}` from entry {from}: what is in front of entry {first} is given up, by how \
+         long the category is kept: read from {first} on"
+    ))
 }
 
 /// Whether a spool's batch is one that its topic has: no entry is needed to say so.
@@ -373,17 +490,21 @@ fn split(append: &msg::Append, body: &[u8]) -> Result<Vec<(batch::Head, Vec<u8>)
     Ok(batches)
 }
 
-/// What a spool is told: where it is, or why its category takes nothing. An error is for those that the
-/// same request gets over.
+/// What a spool is told: where it is, or why its category takes nothing. Other categories go on then; an
+/// error is for what is wrong with the node or its log.
 fn told(position: Result<Position>) -> Result<msg::Position> {
+    let refused =
+        |e: Error, never| msg::Position { next: 0, checksum: 0, refused: e.message, never };
     match position {
         Ok(Position { next, checksum }) => {
-            Ok(msg::Position { next, checksum, refused: String::new() })
+            Ok(msg::Position { next, checksum, refused: String::new(), never: false })
         }
-        Err(e) if e.kind == Kind::Invalid => {
-            Ok(msg::Position { next: 0, checksum: 0, refused: e.message })
-        }
-        Err(e) => Err(e),
+        Err(e) => match e.kind {
+            Kind::Invalid => Ok(refused(e, true)),
+            // Its view has stopped.
+            Kind::Corrupt | Kind::Unsupported | Kind::Bug => Ok(refused(e, false)),
+            _ => Err(e),
+        },
     }
 }
 
@@ -399,7 +520,7 @@ struct Gathered {
 
 impl Gathers {
     fn new(count: usize, done: Appended) -> Arc<Gathers> {
-        let empty = msg::Position { next: 0, checksum: 0, refused: String::new() };
+        let empty = msg::Position { next: 0, checksum: 0, refused: String::new(), never: false };
         let positions = vec![empty; count];
         if count == 0 {
             done(Ok(msg::Positions { positions }));
@@ -446,27 +567,51 @@ impl Keeps for ScribeFace {
         true
     }
 
-    fn keep(&self, groups: Vec<Vec<Packed>>) -> Result<()> {
+    fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept> {
         // One request after the other: what comes together stays in its order.
-        let mut some = Vec::new();
+        let mut not_kept = vec![NotKept::new(); groups.len()];
+        let mut some: Vec<(usize, &Packed)> = Vec::new();
         let mut bytes = 0;
-        for packed in groups.iter().flatten() {
+        let all = groups.iter().enumerate();
+        for (group, packed) in all.flat_map(|(at, group)| group.iter().map(move |one| (at, one))) {
             if bytes + batch::ENCODED_BYTES_MAX > msg::APPEND_BYTES_MAX || some.len() == AT_ONCE_MAX
             {
-                self.keep_some(&std::mem::take(&mut some))?;
+                self.keep_some(&std::mem::take(&mut some), &mut not_kept);
                 bytes = 0;
             }
-            some.push(packed);
+            some.push((group, packed));
             bytes += packed.bytes();
         }
-        self.keep_some(&some)
+        self.keep_some(&some, &mut not_kept);
+        not_kept
     }
 }
 
 impl ScribeFace {
-    fn keep_some(&self, packed: &[&Packed]) -> Result<()> {
-        let bytes: Vec<Vec<u8>> = packed.iter().map(|packed| packed.without_number()).collect();
-        let positions = self.node.wait_for(|done: Appended| match self.node.answers_for_log() {
+    /// Appends batches, each of a group, and says of the groups what was not kept.
+    fn keep_some(&self, batches: &[(usize, &Packed)], not_kept: &mut [NotKept]) {
+        let (positions, failed) = match self.append_own(batches) {
+            Ok(positions) => (positions.positions, None),
+            // Even if the same batches can never be taken together, each of them may be.
+            Err(e) => (Vec::new(), Some(Error::retry(e.message))),
+        };
+        for (at, (group, packed)) in batches.iter().enumerate() {
+            let e = match positions.get(at) {
+                Some(position) if position.refused.is_empty() => continue,
+                Some(position) if position.never => Error::invalid(&position.refused),
+                Some(position) => Error::retry(&position.refused),
+                None => failed.clone().unwrap_or_else(|| {
+                    Error::bug("append to categories: there are fewer answers than batches")
+                }),
+            };
+            not_kept[*group].insert(packed.category.clone(), e);
+        }
+    }
+
+    fn append_own(&self, packed: &[(usize, &Packed)]) -> Result<msg::Positions> {
+        let bytes: Vec<Vec<u8>> =
+            packed.iter().map(|(_, packed)| packed.without_number()).collect();
+        self.node.wait_for(|done: Appended| match self.node.answers_for_log() {
             true => {
                 let batches = bytes.into_iter().map(|bytes| Ok((batch::decode(&bytes)?.0, bytes)));
                 match batches.collect::<Result<Vec<_>>>() {
@@ -476,7 +621,7 @@ impl ScribeFace {
             }
             false => {
                 let names: BTreeSet<&str> =
-                    packed.iter().map(|packed| packed.category.name()).collect();
+                    packed.iter().map(|(_, packed)| packed.category.name()).collect();
                 let categories = names.into_iter().map(str::to_owned).collect();
                 let mut body = Vec::new();
                 bytes.iter().for_each(|batch| put_bytes(&mut body, batch));
@@ -486,11 +631,7 @@ impl ScribeFace {
                 };
                 self.ask_host(wire::OP_SCRIBE_APPEND, meta, body, HOST_MS, answered);
             }
-        })?;
-        match positions.positions.into_iter().find(|position| !position.refused.is_empty()) {
-            Some(position) => Err(Error::invalid(position.refused)),
-            None => Ok(()),
-        }
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 
 use crate::batch::{BATCH_BYTES_MAX, Builder, Packed, message_cost};
 use crate::category::Category;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Messages of a group, with four bytes for each: its largest batch is as large.
 pub const GROUP_BYTES_MAX: usize = BATCH_BYTES_MAX;
@@ -43,13 +44,17 @@ pub struct Round {
 }
 
 impl Round {
-    /// Adds a call; one that is larger than a group is divided among several.
-    pub fn add(&mut self, call: &Messages) {
+    /// Adds a call; one that is larger than a group is divided among several. In which groups it lies.
+    pub fn add(&mut self, call: &Messages) -> Range<usize> {
         let cost = call.cost();
-        let categories = call.messages.len();
-        if self.groups.last().is_none_or(|group| !group.has_room(cost, categories)) {
+        let own: BTreeSet<&Category> = call.messages.iter().map(|(category, _)| category).collect();
+        if own.is_empty() {
+            return 0..0;
+        }
+        if self.groups.last().is_none_or(|group| !group.has_room(cost, own.len())) {
             self.groups.push(Group::default());
         }
+        let first = self.groups.len() - 1;
         for (category, message) in &call.messages {
             let cost = message_cost(message);
             if !self.groups.last().is_some_and(|group| group.has_room(cost, 1)) {
@@ -59,6 +64,7 @@ impl Round {
             group.bytes += cost;
             group.categories.entry(category.clone()).or_default().push(message);
         }
+        first..self.groups.len()
     }
 
     /// Compresses what was gathered: of each group a batch for each of its categories.
@@ -67,7 +73,7 @@ impl Round {
             let batches = group.categories.into_iter();
             batches.map(|(category, builder)| builder.pack(category)).collect::<Vec<_>>()
         };
-        self.groups.into_iter().map(pack).filter(|group| !group.is_empty()).collect()
+        self.groups.into_iter().map(pack).collect()
     }
 }
 

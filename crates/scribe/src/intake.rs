@@ -1,20 +1,26 @@
 //! Takes calls from the door, and has what came together kept together: one sync for as many calls as wait.
 //! A call is answered when its messages are kept. Owns one thread; who keeps them is a [`Keeps`].
 
+use crate::aside::Aside;
 use crate::batch::Packed;
 use crate::call::Answer;
 use crate::category::Category;
 use crate::gather::{Messages, Round};
-use holdfast_base::Result;
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{HoldMutex, event};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Messages that wait to be kept; who brings more is told to try later.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Messages of one sync: what is compressed while nobody is answered.
 const ROUND_BYTES_MAX: usize = 3 << 20;
+/// Messages that wait to be kept aside; who brings more of them has them counted alone.
+const BAD_BYTES_MAX: usize = 1 << 20;
+
+/// What of a group was not kept, and why: of kind `Invalid` where it never can be.
+pub type NotKept = BTreeMap<Category, Error>;
 
 /// Where messages are kept.
 pub trait Keeps: Send + Sync + 'static {
@@ -22,17 +28,45 @@ pub trait Keeps: Send + Sync + 'static {
     fn knows_or_may(&self, category: &Category) -> bool;
     /// Whether there is room for so many bytes more, beside those that wait.
     fn has_room(&self, bytes: usize) -> bool;
-    /// Keeps them durably, in this order; waits for it. After an error some may be kept.
-    fn keep(&self, groups: Vec<Vec<Packed>>) -> Result<()>;
+    /// Keeps them durably, in this order; waits for it. Says of each group what was not kept.
+    fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept>;
+    /// Keeps aside what can never be taken, as far as it has a place for that.
+    fn keep_aside(&self, _: &[Aside<'_>]) {}
+}
+
+/// What a call comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub answer: Answer,
+    /// Categories that never take anything: their messages are answered with OK, and not kept.
+    pub never: Vec<Category>,
 }
 
 /// Told what a call comes to, on any thread.
-pub type Done = Box<dyn FnOnce(Answer) + Send>;
+pub type Done = Box<dyn FnOnce(Taken) + Send>;
+
+/// A message that can never be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bad {
+    pub why: &'static str,
+    pub category: Vec<u8>,
+    /// Its beginning, and how long it was.
+    pub message: Vec<u8>,
+    pub bytes: usize,
+}
+
+impl Bad {
+    fn aside(&self) -> Aside<'_> {
+        Aside::message(self.why, &self.category, &self.message, self.bytes)
+    }
+}
 
 #[derive(Default)]
 struct Queue {
     calls: VecDeque<(Messages, Done)>,
     bytes: usize,
+    bad: Vec<Bad>,
+    bad_bytes: usize,
     ending: bool,
     /// Why clients are told to try later, while they are.
     trouble: Option<String>,
@@ -42,7 +76,7 @@ struct Shared {
     keeps: Arc<dyn Keeps>,
     /// Calls that wait; held for a look or a change.
     queue: Mutex<Queue>,
-    /// There is a call, or the end.
+    /// There is a call, something bad, or the end.
     wake: Condvar,
 }
 
@@ -83,11 +117,22 @@ impl Intake {
                 event!(ScribeFull, why);
             }
             drop(queue);
-            return done(Answer::TryLater);
+            return done(Taken { answer: Answer::TryLater, never: Vec::new() });
         }
         queue.bytes += cost;
         queue.calls.push_back((call, done));
         self.shared.wake.notify_one();
+    }
+
+    /// Has messages kept aside that can never be taken, unless too many of them wait.
+    pub fn aside(&self, bad: Vec<Bad>) {
+        let bytes: usize = bad.iter().map(|bad| bad.category.len() + bad.message.len()).sum();
+        let mut queue = self.shared.queue.held();
+        if queue.bad_bytes + bytes <= BAD_BYTES_MAX {
+            queue.bad_bytes += bytes;
+            queue.bad.extend(bad);
+            self.shared.wake.notify_one();
+        }
     }
 
     /// Takes no more calls, has those that wait kept, and ends the thread.
@@ -110,42 +155,99 @@ impl Shared {
     /// Waits for calls and has them kept; false at the end.
     fn round(&self) -> bool {
         let mut queue = self.queue.held();
-        while queue.calls.is_empty() {
+        while queue.calls.is_empty() && queue.bad.is_empty() {
             if queue.ending {
                 return false;
             }
             queue = self.wake.wait(queue).expect("nobody panics who holds it");
         }
+        let bad = std::mem::take(&mut queue.bad);
+        queue.bad_bytes = 0;
         let (mut round, mut bytes, mut waiting) = (Round::default(), 0, Vec::new());
         while bytes < ROUND_BYTES_MAX
             && let Some((call, done)) = queue.calls.pop_front()
         {
             bytes += call.cost();
-            round.add(&call);
-            waiting.push(done);
+            let groups = round.add(&call);
+            waiting.push((call, groups, done));
         }
         drop(queue);
-        let kept = self.keeps.keep(round.pack());
-        self.note(bytes, &kept);
-        let answer = if kept.is_ok() { Answer::Ok } else { Answer::TryLater };
-        waiting.into_iter().for_each(|done| done(answer));
+        if !bad.is_empty() {
+            self.keeps.keep_aside(&bad.iter().map(Bad::aside).collect::<Vec<_>>());
+        }
+        if waiting.is_empty() {
+            return true;
+        }
+        let not_kept = self.keeps.keep(round.pack());
+        let later = |e: &&Error| e.kind != Kind::Invalid;
+        self.note(bytes, not_kept.iter().flat_map(BTreeMap::values).find(later));
+        for (call, groups, done) in waiting {
+            done(outcome(&call, &not_kept[groups]));
+        }
         true
     }
 
-    fn note(&self, bytes: usize, kept: &Result<()>) {
+    fn note(&self, bytes: usize, trouble: Option<&Error>) {
         let mut queue = self.queue.held();
         queue.bytes -= bytes;
-        match kept {
-            Ok(()) if queue.trouble.take().is_some() => {
+        match trouble {
+            None if queue.trouble.take().is_some() => {
                 event!(ScribeGoesOn, "messages are taken again");
             }
-            Ok(()) => {}
-            Err(e) => {
+            None => {}
+            Some(e) => {
                 if queue.trouble.as_ref() != Some(&e.message) {
                     event!(ScribeFull, e.message);
                 }
                 queue.trouble = Some(e.message.clone());
             }
         }
+    }
+}
+
+/// What a call in these groups comes to. Where a part of it is to be sent again, all of it is.
+fn outcome(call: &Messages, not_kept: &[NotKept]) -> Taken {
+    let (mut answer, mut never) = (Answer::Ok, Vec::new());
+    if not_kept.iter().all(BTreeMap::is_empty) {
+        return Taken { answer, never };
+    }
+    let own: BTreeSet<&Category> = call.messages.iter().map(|(category, _)| category).collect();
+    for category in own {
+        let mut errors = not_kept.iter().filter_map(|group| group.get(category));
+        match errors.clone().any(|e| e.kind != Kind::Invalid) {
+            true => answer = Answer::TryLater,
+            false if errors.next().is_some() => never.push(category.clone()),
+            false => {}
+        }
+    }
+    Taken { answer, never }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One category whose view had stopped had all calls of its round answered with TRY_LATER. Those of
+    /// other categories were kept all the same, and counted again and again as their clients repeated them.
+    #[test]
+    fn a_call_hears_of_its_own_categories_alone() {
+        let [good, stopped, beyond] =
+            ["good", "stopped", "beyond"].map(|n| Category::new(n).unwrap());
+        let call = |categories: &[&Category]| Messages {
+            messages: categories.iter().map(|c| ((*c).clone(), b"m".to_vec())).collect(),
+        };
+        let not_kept = [
+            NotKept::from([(beyond.clone(), Error::invalid("there are too many"))]),
+            NotKept::from([(stopped.clone(), Error::corrupt("it is damaged"))]),
+        ];
+        let of = |categories: &[&Category], groups: &[NotKept]| {
+            let Taken { answer, never } = outcome(&call(categories), groups);
+            (answer, never)
+        };
+        assert_eq!(of(&[&good], &not_kept), (Answer::Ok, vec![]));
+        assert_eq!(of(&[&good, &stopped], &not_kept), (Answer::TryLater, vec![]));
+        assert_eq!(of(&[&stopped], &not_kept[..1]), (Answer::Ok, vec![]));
+        assert_eq!(of(&[&beyond, &good], &not_kept), (Answer::Ok, vec![beyond.clone()]));
+        assert_eq!(of(&[&beyond], &not_kept[1..]), (Answer::Ok, vec![]));
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod aside;
 pub mod batch;
 pub mod call;
 pub mod category;
@@ -12,6 +13,7 @@ pub mod door;
 pub mod face;
 pub mod gather;
 pub mod intake;
+pub mod reader;
 pub mod spool;
 pub mod store;
 pub mod thrift;

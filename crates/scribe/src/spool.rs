@@ -1,9 +1,10 @@
 //! A spool's core: numbers what is kept, knows what its topic has, and what may be given up. Pure: the
 //! driver keeps entries in a log of one topic, carries batches to nodes, and tells what came of both.
 //!
-//! The log has two kinds of entries: *groups* of batches, and *marks*, which say how far each category is
-//! numbered. A directory's first entry is a mark with the spool's identity, and before entries are given up
-//! there is a mark behind them: so numbers never begin anew.
+//! The log has three kinds of entries: *groups* of batches; *marks*, which say how far each category is
+//! numbered; and *turns*, which take a category's numbers back to what its topic has, since its topic never
+//! takes what came behind. A directory's first entry is a mark with the spool's identity, there is one more
+//! now and then, and before entries are given up there is one behind them: so numbers never begin anew.
 
 use crate::batch::{self, ENCODED_BYTES_MAX, Head, Packed, Position, SpoolId};
 use crate::category::Category;
@@ -12,7 +13,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::limits::ENTRY_BYTES_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Categories of a spool, so that a mark is an entry.
 pub const CATEGORIES_MAX: usize = 4096;
@@ -25,6 +26,7 @@ const _: () = assert!(ENCODED_BYTES_MAX + 64 <= ENTRY_BYTES_MAX);
 const VERSION: u8 = 1;
 const GROUP: u8 = 1;
 const MARK: u8 = 2;
+const TURN: u8 = 3;
 
 /// One entry of a spool's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub enum Kept<'a> {
     /// Batches that were kept together.
     Group(Vec<&'a [u8]>),
     Mark(SpoolId, Vec<(Category, Position)>),
+    /// What is numbered behind this position was set aside, and its numbers are given again.
+    Turn(Category, Position),
 }
 
 /// Reads an entry.
@@ -57,6 +61,13 @@ pub fn decode_entry(entry: &[u8]) -> Result<Kept<'_>> {
                 }
                 Kept::Mark(spool, categories)
             }
+            [VERSION, TURN] => {
+                let category = Category::new(reader.str()?)?;
+                let next = u64::from_le_bytes(reader.array()?);
+                let checksum = u32::from_le_bytes(reader.array()?);
+                reader.finish()?;
+                Kept::Turn(category, Position { next, checksum })
+            }
             [VERSION, kind] => return Err(Error::corrupt(format!("there is no kind {kind}"))),
             [version, _] => {
                 return Err(Error::unsupported(format!(
@@ -74,11 +85,15 @@ fn encode_mark(spool: SpoolId, categories: &BTreeMap<Category, Stream>) -> Vec<u
     let mut out = vec![VERSION, MARK];
     out.extend_from_slice(&spool.0.to_le_bytes());
     for (category, stream) in categories {
-        put_bytes(&mut out, category.name().as_bytes());
-        out.extend_from_slice(&stream.numbered.next.to_le_bytes());
-        out.extend_from_slice(&stream.numbered.checksum.to_le_bytes());
+        put_position(&mut out, category, stream.numbered);
     }
     out
+}
+
+fn put_position(out: &mut Vec<u8>, category: &Category, position: Position) {
+    put_bytes(out, category.name().as_bytes());
+    out.extend_from_slice(&position.next.to_le_bytes());
+    out.extend_from_slice(&position.checksum.to_le_bytes());
 }
 
 /// What a topic has, against what the spool knows.
@@ -132,6 +147,13 @@ pub struct Numbered {
     ends: Vec<(Category, Position)>,
 }
 
+impl Numbered {
+    /// Where each of its categories is once it is kept.
+    pub fn ends(&self) -> &[(Category, Position)] {
+        &self.ends
+    }
+}
+
 /// The core.
 #[derive(Debug)]
 pub struct Spool {
@@ -142,8 +164,10 @@ pub struct Spool {
     marked: Option<Index>,
     /// The entry behind the last one.
     end: Index,
-    /// Of entries that the topic has, since the last mark.
+    /// Of entries that the topic has, since files were last given up.
     given_up_bytes: u64,
+    /// Of entries since the last mark.
+    unmarked_bytes: u64,
 }
 
 impl Spool {
@@ -151,7 +175,15 @@ impl Spool {
     pub fn new(id: SpoolId) -> Spool {
         assert!(id != SpoolId::NONE, "a spool has an identity");
         let (streams, entries) = (BTreeMap::new(), VecDeque::new());
-        Spool { id, streams, entries, marked: None, end: Index(1), given_up_bytes: 0 }
+        Spool {
+            id,
+            streams,
+            entries,
+            marked: None,
+            end: Index(1),
+            given_up_bytes: 0,
+            unmarked_bytes: 0,
+        }
     }
 
     /// Before entries that are there are taken in by [`Spool::recover`].
@@ -179,6 +211,11 @@ impl Spool {
                     }
                 }
                 self.marked = Some(index);
+                self.unmarked_bytes = 0;
+            }
+            Kept::Turn(category, position) => {
+                self.streams.entry(category.clone()).or_insert_with(|| Stream::at(position));
+                self.turn_back(&category, position);
             }
             Kept::Group(batches) => {
                 let mut heads = Vec::new();
@@ -204,6 +241,7 @@ impl Spool {
                     left: heads.len(),
                     bytes: entry.len() as u64,
                 });
+                self.unmarked_bytes += entry.len() as u64;
             }
         }
         self.end = Index(index.0 + 1);
@@ -265,6 +303,7 @@ impl Spool {
         }
         let (left, bytes) = (numbered.ends.len(), numbered.entry.len() as u64);
         self.entries.push_back(Entry { index, left, bytes });
+        self.unmarked_bytes += bytes;
         self.end = Index(index.0 + 1);
     }
 
@@ -281,7 +320,48 @@ impl Spool {
         assert!(index >= self.end, "mark {index} comes in front of {}", self.end);
         self.marked = Some(index);
         self.end = Index(index.0 + 1);
+        self.unmarked_bytes = 0;
+    }
+
+    /// Entries that nobody needs were given up, as far as [`Spool::trim_before`] says.
+    pub fn gave_up(&mut self) {
         self.given_up_bytes = 0;
+    }
+
+    /// The turn to keep when a category's topic never takes what it is not known to have, and all of that
+    /// was set aside; nothing where there is none.
+    pub fn turn(&self, category: &Category) -> Option<Vec<u8>> {
+        let stream = self.streams.get(category).filter(|stream| !stream.pending.is_empty())?;
+        let mut out = vec![VERSION, TURN];
+        put_position(&mut out, category, stream.delivered);
+        Some(out)
+    }
+
+    /// A turn is kept; how many batches it let go.
+    pub fn turned(&mut self, index: Index, category: &Category) -> usize {
+        assert!(index >= self.end, "turn {index} comes in front of {}", self.end);
+        self.end = Index(index.0 + 1);
+        let before = self.streams[category].delivered;
+        self.turn_back(category, before)
+    }
+
+    fn turn_back(&mut self, category: &Category, position: Position) -> usize {
+        let stream = self.streams.get_mut(category).expect("it was made");
+        let aside: Vec<_> = stream.pending.drain(..).collect();
+        (stream.numbered, stream.delivered) = (position, position);
+        self.let_go(&aside);
+        aside.len()
+    }
+
+    /// Nobody needs these batches here any more.
+    fn let_go(&mut self, batches: &[(Position, Index)]) {
+        for (_, index) in batches {
+            let at = self.entries.binary_search_by_key(index, |entry| entry.index);
+            self.entries[at.expect("what is pending is in an entry")].left -= 1;
+        }
+        while let Some(entry) = self.entries.pop_front_if(|entry| entry.left == 0) {
+            self.given_up_bytes += entry.bytes;
+        }
     }
 
     /// Somebody says where the spool is in a category's topic.
@@ -305,26 +385,30 @@ impl Spool {
         };
         let delivered: Vec<_> = stream.pending.drain(..=last).collect();
         stream.delivered = position;
-        for (_, index) in &delivered {
-            let at = self.entries.binary_search_by_key(index, |entry| entry.index);
-            self.entries[at.expect("what is pending is in an entry")].left -= 1;
-        }
-        while let Some(entry) = self.entries.pop_front_if(|entry| entry.left == 0) {
-            self.given_up_bytes += entry.bytes;
-        }
+        self.let_go(&delivered);
         Progress::Has(delivered.len())
     }
 
-    /// Whether a batch, which an entry holds, is to be sent.
-    pub fn wants_to_send(&self, head: &Head) -> bool {
+    /// Whether a batch, which this entry holds, is to be sent. Its number alone does not say so: one that was
+    /// set aside may have the same.
+    pub fn wants_to_send(&self, index: Index, head: &Head) -> bool {
         let stream = &self.streams[&head.category];
-        !stream.is_copied && head.first >= stream.delivered.next
+        let from = stream.pending.partition_point(|(_, at)| *at < index);
+        let mut own = stream.pending.range(from..).take_while(|(_, at)| *at == index);
+        !stream.is_copied && own.any(|(ends, _)| *ends == head.ends())
     }
 
-    /// The first entry that holds something to be sent, unless there is none.
-    pub fn first_to_send(&self) -> Option<Index> {
-        let streams = self.streams.values().filter(|stream| !stream.is_copied);
-        streams.filter_map(|stream| stream.pending.front()).map(|(_, index)| *index).min()
+    /// The first entry that holds something to be sent, of categories that are not left out, unless there
+    /// is none.
+    pub fn first_to_send(&self, without: &BTreeSet<Category>) -> Option<Index> {
+        let streams = self.streams.iter();
+        let sent = streams.filter(|(name, stream)| !stream.is_copied && !without.contains(*name));
+        sent.filter_map(|(_, stream)| stream.pending.front()).map(|(_, index)| *index).min()
+    }
+
+    /// The first entry that holds what a category's topic is not known to have.
+    pub fn first_pending(&self, category: &Category) -> Option<Index> {
+        self.streams.get(category)?.pending.front().map(|(_, index)| *index)
     }
 
     /// Below which nobody needs entries: the topic has their batches, and there is a mark behind them.
@@ -333,7 +417,18 @@ impl Spool {
         self.marked.map(|marked| marked.min(needed))
     }
 
-    /// Bytes of entries that a mark would let go.
+    /// Whether a mark now would let more go than those before it.
+    pub fn wants_mark(&self) -> bool {
+        let needed = self.entries.front().map_or(self.end, |entry| entry.index);
+        self.marked.is_none_or(|marked| marked < needed && Index(marked.0 + 1) < self.end)
+    }
+
+    /// Bytes of entries behind the last mark: nothing behind it can be given up.
+    pub fn unmarked_bytes(&self) -> u64 {
+        self.unmarked_bytes
+    }
+
+    /// Bytes of entries that nobody needs, since files were last given up.
     pub fn given_up_bytes(&self) -> u64 {
         self.given_up_bytes
     }

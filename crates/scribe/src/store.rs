@@ -1,10 +1,11 @@
 //! Where an agent's spool is kept: an embedded log of one topic, below a directory of its own. Keeps groups
 //! and marks, gives up what the core lets go, and reads what is to be sent. Decides nothing about numbers.
 
+use crate::aside::{self, Aside};
 use crate::batch::{self, Packed, Position, SpoolId};
 use crate::category::Category;
-use crate::intake::Keeps;
-use crate::spool::{Kept, Progress, Spool, decode_entry};
+use crate::intake::{Keeps, NotKept};
+use crate::spool::{Kept, Numbered, Progress, Spool, decode_entry};
 use holdfast_base::ids::Index;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Indices, Kind, Result};
@@ -23,15 +24,23 @@ const TOPIC: &str = "spool";
 pub const SEGMENT_BYTES: u64 = 16 * MIB;
 /// Files that a spool has besides those that count: one that is ready, and one more for what is under way.
 const BESIDES_SEGMENTS: u64 = 2;
+/// The log keeps this part of a file ready, for a full disk.
+const RESERVE_PART: u64 = 4;
 /// The smallest bound, in files.
 pub const SEGMENTS_MIN: u64 = 8;
 /// Entries of one append: they become one commit, whole or not at all.
 const COMMIT_BYTES_MAX: usize = 3 << 20;
+/// Batches that are kept aside by one commit.
+const ASIDE_AT_ONCE: usize = 3;
 /// Entries of one read.
 const READ_BYTES_MAX: usize = 1 << 20;
 const READ_ENTRIES_MAX: usize = 256;
 
-const _: () = assert!(BESIDES_SEGMENTS < SEGMENTS_MIN);
+/// There is a mark in so large a part of a file: what is delivered can be given up without a byte more, for
+/// a full disk has none.
+const MARKS_OF_A_SEGMENT: u64 = 4;
+
+const _: () = assert!(BESIDES_SEGMENTS + aside::SEGMENTS_MAX + 1 < SEGMENTS_MIN);
 
 /// How a spool is kept; without threads ([`Drive::Pump`]) whoever keeps messages moves the disk, too.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +61,7 @@ pub struct Outgoing {
 pub struct Store {
     log: EmbeddedLog,
     bounds: Bounds,
+    aside: aside::Kept,
     /// What is known; held for a look or a change. Locked after `appends`.
     core: Mutex<Spool>,
     /// Held from numbering until the core knows what was kept: entries come in their order.
@@ -80,20 +90,17 @@ impl Store {
                 SEGMENTS_MIN * bounds.segment_bytes
             ))));
         }
-        let options = LogOptions {
-            drive: bounds.drive,
-            segment_bytes: bounds.segment_bytes,
-            ..LogOptions::default()
-        };
-        let log = EmbeddedLog::open(disk, directory, options).map_err(doing)?;
+        let log = open_log(disk, directory, bounds.segment_bytes, bounds.drive)?;
         log.create(TOPIC).map_err(doing)?;
         let mut core = recover(&log).map_err(doing)?;
         if core.id() == SpoolId::NONE {
             core = begin(&log, bounds.drive, rng).map_err(doing)?;
         }
+        let aside = aside::Kept::open(&log, bounds.drive).map_err(doing)?;
         Ok(Store {
             log,
             bounds,
+            aside,
             core: Mutex::new(core),
             appends: Mutex::default(),
             failed: Mutex::default(),
@@ -112,15 +119,21 @@ impl Store {
         self.log.info(TOPIC).map_or(0, |info| info.bytes)
     }
 
-    /// Waits until there is something to send, or the stop, or for so long; whether there is something.
-    pub fn wait_to_send(&self, most: Duration, stop: &Stop) -> bool {
-        let none = |core: &mut Spool| core.first_to_send().is_none() && !stop.is_requested();
-        self.wait(most, none).first_to_send().is_some()
+    /// Messages that were kept aside, and how many of them were given up again since the start.
+    pub fn aside(&self) -> (u64, u64) {
+        self.aside.counts()
+    }
+
+    /// Waits until there is something to send, of categories that are not left out, or the stop, or for so
+    /// long; whether there is something.
+    pub fn wait_to_send(&self, most: Duration, stop: &Stop, without: &BTreeSet<Category>) -> bool {
+        let none = |core: &mut Spool| core.first_to_send(without).is_none() && !stop.is_requested();
+        self.wait(most, none).first_to_send(without).is_some()
     }
 
     /// Waits until everything was delivered, or for so long; how many batches are left.
     pub fn wait_delivered(&self, most: Duration) -> usize {
-        self.wait(most, |core| core.first_to_send().is_some()).pending()
+        self.wait(most, |core| core.first_to_send(&BTreeSet::new()).is_some()).pending()
     }
 
     fn wait(&self, most: Duration, waits: impl FnMut(&mut Spool) -> bool) -> MutexGuard<'_, Spool> {
@@ -152,7 +165,7 @@ impl Store {
                 return Ok((outgoing, None));
             }
             for (index, entry) in page {
-                let mut wanted = self.wanted(&entry, without)?;
+                let mut wanted = self.wanted(index, &entry, without)?;
                 let more: usize = wanted.iter().map(|one| 4 + one.bytes.len()).sum();
                 if bytes + more > bytes_max && !outgoing.is_empty() {
                     return Ok((outgoing, Some(index)));
@@ -164,13 +177,18 @@ impl Store {
         }
     }
 
-    fn wanted(&self, entry: &[u8], without: &BTreeSet<Category>) -> Result<Vec<Outgoing>> {
+    fn wanted(
+        &self,
+        index: Index,
+        entry: &[u8],
+        without: &BTreeSet<Category>,
+    ) -> Result<Vec<Outgoing>> {
         let Kept::Group(batches) = decode_entry(entry)? else { return Ok(Vec::new()) };
         let core = self.core.held();
         let mut wanted = Vec::new();
         for bytes in batches {
             let (head, _) = batch::decode(bytes)?;
-            if core.wants_to_send(&head) && !without.contains(&head.category) {
+            if core.wants_to_send(index, &head) && !without.contains(&head.category) {
                 wanted.push(Outgoing { category: head.category, bytes: bytes.to_vec() });
             }
         }
@@ -178,33 +196,79 @@ impl Store {
     }
 
     /// Somebody says where the spool is in a category. What its topic has is given up in time.
-    pub fn learn(&self, category: &Category, position: Position) -> Result<Progress> {
+    pub fn learn(&self, category: &Category, position: Position) -> Progress {
         let mut core = self.core.held();
         let progress = core.learn(category, position);
-        let gives_up = core.given_up_bytes() >= self.bounds.segment_bytes
-            || (core.pending() == 0 && core.given_up_bytes() >= self.bounds.segment_bytes / 4);
+        self.went(core);
+        progress
+    }
+
+    /// Something has left: whoever waits for it hears of it, and files are given up when it is worth it.
+    fn went(&self, core: MutexGuard<'_, Spool>) {
+        let given_up = core.given_up_bytes();
+        let gives_up = given_up >= self.bounds.segment_bytes
+            || (core.pending() == 0 && given_up >= self.bounds.segment_bytes / 4);
         drop(core);
         self.changed.notify_all();
         if gives_up {
-            self.give_up()?;
+            // What was delivered stays so. Where nothing can be written, [`Store::check`] says why.
+            let _ = self.give_up();
         }
-        Ok(progress)
     }
 
-    /// Writes a mark, and gives up the files that nobody needs then.
+    /// Gives up the files that nobody needs, with a mark behind them, if there is room for one: otherwise
+    /// those in front of the last mark that there is.
     fn give_up(&self) -> Result<()> {
         let appends = self.appends.held();
-        let mark = self.core.held().mark();
-        let index =
-            append(&self.log, self.bounds.drive, vec![mark]).map_err(|e| self.note_failure(e))?;
+        if self.core.held().wants_mark() {
+            let mark = self.core.held().mark();
+            match append(&self.log, TOPIC, self.bounds.drive, vec![mark]) {
+                Ok(index) => self.core.held().marked(index[0]),
+                Err(e) if e.kind == Kind::Full => sometimes!("a full spool is trimmed"),
+                Err(e) => return Err(self.note_failure(e)),
+            }
+        }
         let before = {
             let mut core = self.core.held();
-            core.marked(index[0]);
+            core.gave_up();
             core.trim_before()
         };
         drop(appends);
         sometimes!("a spool gave up what was delivered");
         before.map_or(Ok(()), |before| self.log.trim(TOPIC, before))
+    }
+
+    /// Keeps aside what a category's topic is not known to have, since it never takes it, and gives it up;
+    /// how many batches. What comes later has its numbers.
+    pub fn set_aside(&self, category: &Category, why: &str) -> Result<usize> {
+        self.check()?;
+        let appends = self.appends.held();
+        let mut from = self.core.held().first_pending(category);
+        while let Some(at) = from {
+            let page =
+                self.log.read(TOPIC, at, READ_ENTRIES_MAX, READ_BYTES_MAX, Scope::Durable)?;
+            from = page.last().map(|(index, _)| Index(index.0 + 1));
+            let mut refused = Vec::new();
+            for (index, entry) in &page {
+                let all = self.wanted(*index, entry, &BTreeSet::new())?;
+                refused.extend(all.into_iter().filter(|one| one.category == *category));
+            }
+            let batch = |one: &'_ Outgoing| one.bytes.clone();
+            let bytes: Vec<Vec<u8>> = refused.iter().map(batch).collect();
+            let all: Vec<_> = bytes.iter().map(|batch| Aside::Batch { why, batch }).collect();
+            // So many are a commit.
+            for some in all.chunks(ASIDE_AT_ONCE) {
+                self.aside.keep(&self.log, some)?;
+            }
+        }
+        let Some(turn) = self.core.held().turn(category) else { return Ok(0) };
+        let index = append(&self.log, TOPIC, self.bounds.drive, vec![turn])
+            .map_err(|e| self.note_failure(e))?;
+        let mut core = self.core.held();
+        let batches = core.turned(index[0], category);
+        drop(appends);
+        self.went(core);
+        Ok(batches)
     }
 
     /// After an error other than these, an entry may be there that the core does not know.
@@ -233,20 +297,22 @@ impl Keeps for Store {
 
     fn has_room(&self, bytes: usize) -> bool {
         let Ok(info) = self.log.info(TOPIC) else { return false };
-        let files = info.segments as u64 + BESIDES_SEGMENTS;
+        // What is aside has its room from the beginning, so that it never takes another's.
+        let files = info.segments as u64 + aside::SEGMENTS_MAX + 1 + BESIDES_SEGMENTS;
         // Twice: a commit that does not fit leaves the end of a file unused.
         let waits = 2 * (bytes + self.under_way.load(Ordering::Relaxed));
-        files * self.bounds.segment_bytes + waits as u64 <= self.bounds.bound_bytes
+        let kept_ready = self.bounds.segment_bytes / RESERVE_PART;
+        files * self.bounds.segment_bytes + kept_ready + waits as u64 <= self.bounds.bound_bytes
     }
 
-    fn keep(&self, groups: Vec<Vec<Packed>>) -> Result<()> {
-        self.check()?;
+    fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept> {
         let _appends = self.appends.held();
         let bytes = groups.iter().flatten().map(Packed::bytes).sum();
         self.under_way.store(bytes, Ordering::Relaxed);
         let mut numbered = self.core.held().number(&groups);
-        let mut result = Ok(());
-        while !numbered.is_empty() && result.is_ok() {
+        let mut not_kept = Vec::with_capacity(numbered.len());
+        let mut failed = None;
+        while !numbered.is_empty() {
             let mut count = 0;
             let mut commit_bytes = 0;
             while count < numbered.len()
@@ -256,18 +322,61 @@ impl Keeps for Store {
                 count += 1;
             }
             let some: Vec<_> = numbered.drain(..count).collect();
-            let entries = some.iter().map(|one| one.entry.clone()).collect();
-            result = append(&self.log, self.bounds.drive, entries)
-                .map_err(|e| self.note_failure(e))
-                .map(|indices| {
-                    let mut core = self.core.held();
-                    some.iter().zip(indices).for_each(|(one, index)| core.kept(index, one));
-                });
+            // What is behind a group that is not kept has numbers behind its.
+            if failed.is_none() {
+                // Of a spool nothing is refused for good.
+                failed = self.keep_some(&some).err().map(|e| Error::retry(e.message));
+            }
+            not_kept.extend(some.iter().map(|one| {
+                let all = one.ends().iter().map(|(category, _)| category.clone());
+                failed.iter().flat_map(|e| all.clone().map(|of| (of, e.clone()))).collect()
+            }));
         }
         self.under_way.store(0, Ordering::Relaxed);
         self.changed.notify_all();
-        result
+        not_kept
     }
+
+    fn keep_aside(&self, all: &[Aside<'_>]) {
+        // What can never be taken is worth no more than an attempt; whoever writes next hears of a disk.
+        let _ = self.aside.keep(&self.log, all);
+    }
+}
+
+impl Store {
+    /// One commit, with a mark in front of it when it is time for one.
+    fn keep_some(&self, some: &[Numbered]) -> Result<()> {
+        self.check()?;
+        let marks = {
+            let core = self.core.held();
+            let due = core.unmarked_bytes() >= self.bounds.segment_bytes / MARKS_OF_A_SEGMENT;
+            due.then(|| core.mark())
+        };
+        let mut entries: Vec<Vec<u8>> = marks.into_iter().collect();
+        let is_marked = !entries.is_empty();
+        entries.extend(some.iter().map(|one| one.entry.clone()));
+        let indices = append(&self.log, TOPIC, self.bounds.drive, entries)
+            .map_err(|e| self.note_failure(e))?;
+        let mut core = self.core.held();
+        let (mark, groups) = indices.split_at(usize::from(is_marked));
+        mark.iter().for_each(|index| core.marked(*index));
+        some.iter().zip(groups).for_each(|(one, index)| core.kept(*index, one));
+        Ok(())
+    }
+}
+
+/// The log of a spool; refused while an agent has it open.
+pub fn open_log(
+    disk: Arc<dyn Disk>,
+    directory: &Path,
+    segment_bytes: u64,
+    drive: Drive,
+) -> Result<EmbeddedLog> {
+    // With a reserve, for to give files up takes some room, too: nobody else may have all of it.
+    let needed: Option<fn(&str) -> bool> = Some(|_| false);
+    let options = LogOptions { drive, segment_bytes, needed, ..LogOptions::default() };
+    EmbeddedLog::open(disk, directory, options)
+        .map_err(|e| e.context(format_args!("open the spool `{}`", directory.display())))
 }
 
 /// Takes in what is there.
@@ -286,13 +395,18 @@ fn recover(log: &EmbeddedLog) -> Result<Spool> {
 
 fn begin(log: &EmbeddedLog, drive: Drive, rng: &dyn Rng) -> Result<Spool> {
     let mut core = Spool::new(SpoolId(rng.next_u64().max(1)));
-    let index = append(log, drive, vec![core.mark()])?;
+    let index = append(log, TOPIC, drive, vec![core.mark()])?;
     core.marked(index[0]);
     Ok(core)
 }
 
 /// Appends, synced, and waits for it.
-fn append(log: &EmbeddedLog, drive: Drive, entries: Vec<Vec<u8>>) -> Result<Vec<Index>> {
+pub(crate) fn append(
+    log: &EmbeddedLog,
+    topic: &str,
+    drive: Drive,
+    entries: Vec<Vec<u8>>,
+) -> Result<Vec<Index>> {
     let (done, came) = mpsc::channel();
     let count = entries.len();
     let acknowledged: Done<Indices> = Box::new(move |indices| drop(done.send(indices)));
@@ -300,7 +414,7 @@ fn append(log: &EmbeddedLog, drive: Drive, entries: Vec<Vec<u8>>) -> Result<Vec<
         true => Mode::Ordered,
         false => Mode::Synced,
     };
-    log.append(TOPIC, entries, mode, acknowledged);
+    log.append(topic, entries, mode, acknowledged);
     if drive == Drive::Pump {
         while log.pump() {}
     }

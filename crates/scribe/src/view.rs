@@ -1,8 +1,10 @@
-//! The view of a category's topic: how far each spool has come, and which entries count. It takes a spool's
-//! next batch only, and drops every other. Total and deterministic; it reads no message.
+//! The view of a category's topic: how far each spool has come, which entries count, and how far readers with
+//! a name have come. It takes a spool's next batch only, and drops every other. Total and deterministic; it
+//! reads no message.
 
 use crate::batch::{self, Head, Position, SpoolId};
 use crate::category::Category;
+use crate::reader::{self, Moved, READERS_MAX};
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
@@ -31,6 +33,8 @@ pub struct CategoryView {
     spools: BTreeMap<SpoolId, Position>,
     taken: Runs,
     totals: Totals,
+    /// Where each reads on.
+    readers: BTreeMap<String, Index>,
 }
 
 impl CategoryView {
@@ -55,6 +59,32 @@ impl CategoryView {
 
     pub fn spools(&self) -> usize {
         self.spools.len()
+    }
+
+    /// Where a reader reads on, unless it never said.
+    pub fn reader(&self, name: &str) -> Option<Index> {
+        self.readers.get(name).copied()
+    }
+
+    /// All of them.
+    pub fn readers(&self) -> impl Iterator<Item = (&str, Index)> {
+        self.readers.iter().map(|(name, next)| (&**name, *next))
+    }
+
+    fn move_reader(&mut self, moved: Moved) -> Result<()> {
+        let Moved { reader, next } = moved;
+        if next == Index(0) {
+            self.readers.remove(&reader);
+            return Ok(());
+        }
+        if !self.readers.contains_key(&reader) && self.readers.len() >= READERS_MAX {
+            return Err(Error::invalid(format!(
+                "keep the position of reader `{reader}`: its category has {READERS_MAX} readers: forget one \
+                 (`holdfast scribe forget`)"
+            )));
+        }
+        self.readers.insert(reader, next);
+        Ok(())
     }
 
     /// Whether a batch is its spool's next one; anything of nobody's is.
@@ -116,7 +146,7 @@ pub fn decode_position(bytes: &[u8]) -> Result<Position> {
 
 impl View for CategoryView {
     const NAME: &'static str = "scribe";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 
     fn begin(context: &Context) -> CategoryView {
         CategoryView {
@@ -124,12 +154,19 @@ impl View for CategoryView {
             spools: BTreeMap::new(),
             taken: Runs::default(),
             totals: Totals::default(),
+            readers: BTreeMap::new(),
         }
     }
 
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
         if let Some(version) = batch::unknown_version(command) {
             return Applied::UnknownVersion(format!("version {version} of a batch of messages"));
+        }
+        if reader::is_one(command) {
+            return match Moved::decode(command).and_then(|moved| self.move_reader(moved)) {
+                Ok(()) => Applied::Ok(Vec::new()),
+                Err(e) => Applied::Refused(e),
+            };
         }
         match batch::decode(command).and_then(|(head, _)| self.take(index, &head)) {
             Ok(position) => Applied::Ok(encode_position(position)),
@@ -151,9 +188,17 @@ impl View for CategoryView {
         }
         let Totals { batches, messages, raw_bytes, dropped } = self.totals;
         [batches, messages, raw_bytes, dropped].iter().for_each(|total| out.put(total));
+        out.put(&(self.readers.len() as u64));
+        for (name, next) in &self.readers {
+            out.put(name);
+            out.put(&next.0);
+        }
     }
 
     fn describe(command: &[u8]) -> String {
+        if let Ok(Moved { reader, next }) = Moved::decode(command) {
+            return format!("reader {reader} reads on at entry {next}");
+        }
         match batch::decode(command) {
             Ok((head, _)) => format!("{} messages of spool {}", head.count, head.spool),
             Err(_) => format!("a batch of {} bytes", command.len()),
@@ -172,6 +217,9 @@ impl View for CategoryView {
         let [batches, messages, raw_bytes, dropped] =
             [source.get()?, source.get()?, source.get()?, source.get()?];
         view.totals = Totals { batches, messages, raw_bytes, dropped };
+        for _ in 0..source.get::<u64>()? {
+            view.readers.insert(source.get()?, Index(source.get()?));
+        }
         Ok(view)
     }
 }
@@ -206,5 +254,47 @@ impl Runs {
             return Some(from);
         }
         self.0.range(from..).next().map(|(first, _)| *first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Builder;
+    use holdfast_base::stream;
+
+    fn moved(view: &mut CategoryView, index: u64, reader: &str, next: u64) -> Applied {
+        let moved = Moved { reader: reader.to_owned(), next: Index(next) };
+        view.apply(Index(index), &moved.encode())
+    }
+
+    /// Names come from whoever may write: without a bound every snapshot would grow for ever.
+    #[test]
+    fn readers_are_bounded_forgotten_and_in_snapshots() {
+        let context = context(&Category::new("web").unwrap());
+        let mut view = CategoryView::begin(&context);
+        let mut builder = Builder::default();
+        builder.push(b"x");
+        let batch = builder.pack(Category::new("web").unwrap()).without_number();
+        assert!(matches!(view.apply(Index(1), &batch), Applied::Ok(_)));
+        for reader in 0..READERS_MAX as u64 {
+            let applied = moved(&mut view, 2 + reader, &format!("r{reader}"), reader + 1);
+            assert_eq!(applied, Applied::Ok(Vec::new()));
+        }
+        let behind = 2 + READERS_MAX as u64;
+        assert!(matches!(moved(&mut view, behind, "more", 1), Applied::Refused(_)));
+        assert_eq!(moved(&mut view, behind + 1, "r7", 9), Applied::Ok(Vec::new()), "it is known");
+        assert_eq!(moved(&mut view, behind + 2, "r8", 0), Applied::Ok(Vec::new()));
+        assert_eq!(moved(&mut view, behind + 3, "more", 5), Applied::Ok(Vec::new()));
+        assert_eq!((view.reader("r7"), view.reader("r8")), (Some(Index(9)), None));
+        // None of these is shown to readers.
+        assert_eq!(view.next_taken(Index(2)), None);
+        assert_eq!(view.totals().batches, 1);
+        let mut bytes = Vec::new();
+        stream::collect(&mut bytes, |out| view.snapshot(out));
+        let restored = stream::read_all(&bytes, |source| CategoryView::restore(&context, source));
+        assert_eq!(restored.unwrap(), view);
+        let later = [3];
+        assert!(matches!(view.apply(Index(9999), &later), Applied::UnknownVersion(_)));
     }
 }

@@ -112,11 +112,11 @@ impl Agent {
     /// Batches that the topic is not known to have, some of them.
     fn to_send(&self, most: usize) -> Vec<Vec<u8>> {
         let mut batches = Vec::new();
-        let from = self.spool.first_to_send().unwrap_or(Index(u64::MAX));
-        for (_, entry) in self.log.iter().filter(|(index, _)| *index >= from) {
+        let from = self.spool.first_to_send(&BTreeSet::new()).unwrap_or(Index(u64::MAX));
+        for (index, entry) in self.log.iter().filter(|(index, _)| *index >= from) {
             let Ok(Kept::Group(group)) = decode_entry(entry) else { continue };
             let wanted = |bytes: &&&[u8]| {
-                batch::decode(bytes).is_ok_and(|(head, _)| self.spool.wants_to_send(&head))
+                batch::decode(bytes).is_ok_and(|(head, _)| self.spool.wants_to_send(*index, &head))
             };
             batches.extend(group.iter().filter(wanted).map(|bytes| bytes.to_vec()));
         }
@@ -245,7 +245,7 @@ impl Guest for Agents {
             let agents: Vec<_> = self.0.held().values().cloned().collect();
             for agent in &agents {
                 for _ in 0..ATTEMPTS {
-                    if agent.held().spool.first_to_send().is_none() {
+                    if agent.held().spool.first_to_send(&BTreeSet::new()).is_none() {
                         break;
                     }
                     send(&visitor, agent, 16).await;

@@ -164,6 +164,10 @@ pub const OP_SCRIBE_ASK: u16 = 0x0602;
 pub const OP_SCRIBE_READ: u16 = 0x0603;
 /// `SCRIBE_STATUS`: empty; answered with a list of [`scribe::CategoryStatus`].
 pub const OP_SCRIBE_STATUS: u16 = 0x0604;
+/// `SCRIBE_KEEP`: [`scribe::Keep`]; answered with [`log::Retention`].
+pub const OP_SCRIBE_KEEP: u16 = 0x0605;
+/// `SCRIBE_READER`: [`scribe::Reader`]; answered with where it reads on, an optional index.
+pub const OP_SCRIBE_READER: u16 = 0x0606;
 
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.

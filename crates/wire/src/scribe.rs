@@ -35,8 +35,10 @@ pub struct Position {
     pub checksum: u32,
     /// Why the category takes nothing of this spool; empty where it does.
     pub refused: String,
+    /// Whether it never will.
+    pub never: bool,
 }
-codec_struct!(Position { next, checksum, refused });
+codec_struct!(Position { next, checksum, refused, never });
 
 /// One for each batch of an append, in their order, or for each category that was asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,10 +55,15 @@ pub struct Ask {
 }
 codec_struct!(Ask { spool, categories });
 
+/// No entry's index: the one behind the last.
+pub const FROM_NEXT: Index = Index(u64::MAX);
+
 /// Batches that count, from an entry of the category's topic on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
     pub category: String,
+    /// 0 for the oldest that there is; [`FROM_NEXT`] for the one that comes next: the answer says which that
+    /// is, and has none.
     pub from: Index,
     /// At least one batch is answered, if there is one.
     pub bytes_max: u32,
@@ -82,6 +89,33 @@ pub struct Indexed {
 }
 codec_struct!(Indexed { index, bytes });
 
+/// Changes how long messages of a category are kept, and makes it if there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keep {
+    pub category: String,
+    /// Nothing leaves it as it is; 0 stands for no limit.
+    pub retain_bytes: Option<u64>,
+    pub retain_ms: Option<u64>,
+}
+codec_struct!(Keep { category, retain_bytes, retain_ms });
+
+/// Where does a reader with a name read on; or, with `next`, from now on? 0 forgets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reader {
+    pub category: String,
+    pub reader: String,
+    pub next: Option<Index>,
+}
+codec_struct!(Reader { category, reader, next });
+
+/// A reader, and where it reads on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReaderAt {
+    pub reader: String,
+    pub next: Index,
+}
+codec_struct!(ReaderAt { reader, next });
+
 /// How a category is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CategoryStatus {
@@ -99,6 +133,10 @@ pub struct CategoryStatus {
     pub spools: u64,
     /// What its topic takes in the log.
     pub log_bytes: u64,
+    /// How long its messages are kept: 0 for no limit.
+    pub retain_bytes: u64,
+    pub retain_ms: u64,
+    pub readers: Vec<ReaderAt>,
 }
 codec_struct!(CategoryStatus {
     category,
@@ -109,5 +147,8 @@ codec_struct!(CategoryStatus {
     raw_bytes,
     dropped,
     spools,
-    log_bytes
+    log_bytes,
+    retain_bytes,
+    retain_ms,
+    readers
 });

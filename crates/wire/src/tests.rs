@@ -420,11 +420,17 @@ fn view_messages(m: &mut Messages) {
 fn scribe_messages(m: &mut Messages) {
     let (category, categories, index) = ("c".to_owned(), vec!["c".to_owned()], Index(5));
     m.add("scribe::Append", scribe::Append { categories: categories.clone() });
-    let positions = vec![scribe::Position { next: 5, checksum: 6, refused: "no".into() }];
+    let positions =
+        vec![scribe::Position { next: 5, checksum: 6, refused: "no".into(), never: true }];
     m.add("scribe::Positions", scribe::Positions { positions });
     m.add("scribe::Ask", scribe::Ask { spool: 7, categories });
     let read = scribe::Read { category: category.clone(), from: index, bytes_max: 9, wait: true };
     m.add("scribe::Read", read);
+    let keep = scribe::Keep { category: category.clone(), retain_bytes: Some(8), retain_ms: None };
+    m.add("scribe::Keep", keep);
+    let reader =
+        scribe::Reader { category: category.clone(), reader: "r".into(), next: Some(index) };
+    m.add("scribe::Reader", reader);
     let batches = vec![scribe::Indexed { index, bytes: 3 }];
     m.add("scribe::Batches", scribe::Batches { batches, next: Index(6) });
     let (first, next) = (Index(1), Index(2));
@@ -438,6 +444,9 @@ fn scribe_messages(m: &mut Messages) {
         dropped: 6,
         spools: 7,
         log_bytes: 8,
+        retain_bytes: 9,
+        retain_ms: 10,
+        readers: vec![scribe::ReaderAt { reader: "r".into(), next }],
     };
     m.add("scribe::CategoryStatus", status);
 }

@@ -3,6 +3,7 @@
 use super::common::{Finished, Node, Scratch, binary, bytes, finish, free_port, signal};
 use super::memcached::python;
 use super::told::Told;
+use holdfast_base::ids::Index;
 use holdfast_scribe::call::{Entry, encode_log};
 use holdfast_scribe::thrift::{self, Form, Header, MessageType, Writer};
 use serde_json::Value;
@@ -344,10 +345,11 @@ fn a_full_spool_says_so_before_its_bound_and_goes_on_when_it_can() {
             }
         }
     }
-    assert!(kept > 100, "{kept} messages of half a megabyte");
+    // The smallest spool: room is kept for what is aside, and for a full disk.
+    assert!(kept > 80, "{kept} messages of half a megabyte");
     let on_disk = size(&spool);
     assert!(on_disk <= bound, "{on_disk} bytes");
-    assert!(on_disk > bound / 2);
+    assert!(on_disk > bound / 3);
     for path in files(&spool) {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{}", path.display());
@@ -359,7 +361,7 @@ fn a_full_spool_says_so_before_its_bound_and_goes_on_when_it_can() {
     let all = node.json(&["scribe", "status"]);
     assert_eq!(all[0]["messages"], kept + 1);
     assert_eq!(agent.stop(), 0);
-    assert!(size(&spool) < bound / 2, "it gives up what was delivered");
+    assert!(size(&spool) < bound / 3, "it gives up what was delivered");
     node.stop();
 }
 
@@ -382,6 +384,192 @@ fn a_copied_spool_is_named_and_gives_nothing_up() {
     copy.told.announce("scribe.copied");
     assert!(copy.stop() > 0);
     assert_eq!(lines(&node, "c"), ["both", "first"]);
+    node.stop();
+}
+
+/// The first node's log was elsewhere, and who kept it was dead: the agent asked that node for ever, though
+/// another one would have taken everything.
+#[test]
+fn a_node_that_answers_errors_is_not_the_only_one_that_is_asked() {
+    let scratch = Scratch::new();
+    let ports = [free_port(), free_port()];
+    let host = Node::start_with(&scratch.path("a"), &format!("native_port = {}\n", ports[0]));
+    Node::set(&scratch.path("b"), &format!("native_port = {}\n", ports[1]));
+    let second = Node::join(&scratch.path("b"), &host, ports[0]);
+    host.kill();
+    let other = Node::start(&scratch.path("other"));
+    let to = format!("unix:{}", other.socket().display());
+    let agent = Agent::start(&scratch.path("spool"), 0, &second.data, &["--to", &to]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"by another")]), Some(true));
+    until(&other, "c", 1);
+    assert_eq!(agent.stop(), 0);
+    drop(second);
+    other.stop();
+}
+
+/// A reader that may read one category heard that it needs the rights to all of them.
+#[test]
+fn a_reader_needs_the_right_to_its_category_alone() {
+    let scratch = Scratch::new();
+    let port = free_port();
+    let settings = format!("native_port = {port}\nscribe_port = {}\n", free_port());
+    let node = Node::start_with(&scratch.path("node"), &settings);
+    let address: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    assert_eq!(Client::new(address).log(&[("web", b"one"), ("other", b"two")]), Some(true));
+    let token = scratch.path("reader.token");
+    let token = token.to_str().unwrap();
+    node.run(&["token", "create", "reader", "--allow", "log:scribe/web:r", "--out", token]).ok();
+    let tail = |category: &str| {
+        let mut command = binary();
+        command.args(["--server", &format!("127.0.0.1:{port}"), "--token", token]);
+        finish(command.args(["scribe", "tail", category, "--no-follow"]), b"")
+    };
+    assert_eq!(tail("web").ok(), "one\n");
+    tail("other").refused(&["other"]);
+    node.stop();
+}
+
+/// What can never be taken got OK, as with Scribe, and was gone.
+#[test]
+fn what_can_never_be_taken_is_kept_aside() {
+    let scratch = Scratch::new();
+    let (data, spool) = (scratch.path("node"), scratch.path("spool"));
+    let node = Node::start(&data);
+    let agent = Agent::start(&spool, 0, &data, &[]);
+    let mut client = Client::new(agent.address);
+    let long = vec![b'l'; 600 << 10];
+    let entries: [(&str, &[u8]); 4] =
+        [("../up", b"a name"), ("c", b"good"), ("c", &long), ("nul\0", b"\xff")];
+    assert_eq!(client.log(&entries), Some(true));
+    assert_eq!(client.counter("scribe_overall:received bad"), 3);
+    until(&node, "c", 1);
+    let aside = |json: bool| {
+        let mut command = binary();
+        command.args(json.then_some("--json")).args(["scribe", "aside", "--spool"]);
+        finish(command.arg(&spool), b"")
+    };
+    aside(false).refused(&["another process uses it"]);
+    assert_eq!(agent.stop(), 0);
+    let lines = aside(true).ok();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert_eq!((&lines[0]["category"], &lines[0]["text"]), (&"../up".into(), &"a name".into()));
+    assert_eq!((&lines[1]["category"], &lines[1]["bytes"]), (&"c".into(), &(600 << 10).into()));
+    assert!(lines[1]["why"].as_str().unwrap().contains("too long"));
+    assert_eq!((&lines[2]["category"], &lines[2]["hex"]), (&"nul\0".into(), &"ff".into()));
+    assert!(aside(false).ok().contains("../up  a name"));
+    let agent = Agent::start(&spool, 0, &data, &[]);
+    assert_eq!(Client::new(agent.address).counter("scribe_overall:messages aside"), 3);
+    assert_eq!(agent.stop(), 0);
+    node.stop();
+}
+
+/// Who announced a large call had the room for it at once, and sent nothing: others found none.
+#[test]
+fn calls_that_are_announced_and_never_come_take_no_room() {
+    let scratch = Scratch::new();
+    let settings = settings(free_port()) + "clients_memory = \"64M\"\n";
+    let node = Node::start_with(&scratch.path("node"), &settings);
+    let address: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let mut silent = Vec::new();
+    for i in 0..40 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&((8_u32 << 20) >> (i % 4)).to_be_bytes()).unwrap();
+        silent.push(stream);
+        // It was read when somebody behind it is answered.
+        assert_eq!(Client::new(address).log(&[("c", b"x")]), Some(true));
+    }
+    let part = vec![b'x'; 500 << 10];
+    let large: Vec<(&str, &[u8])> = (0..8).map(|_| ("c", &part[..])).collect();
+    assert_eq!(Client::new(address).log(&large), Some(true));
+    until(&node, "c", 48);
+    node.stop();
+}
+
+/// Whoever reads too late hears from where on there is something.
+#[test]
+fn a_category_is_kept_for_as_long_as_was_asked_for() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("node"), &settings(free_port()));
+    let address: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let kept = node.json(&["scribe", "keep", "large", "--retain-bytes", "64MiB"]);
+    assert_eq!((&kept[0]["retain_bytes"], &kept[0]["retain_ms"]), (&(64 << 20).into(), &0.into()));
+    let said = node.run(&["scribe", "keep", "large", "--retain-age", "7d"]).ok();
+    assert!(said.contains("kept up to 64 MB, for 7d"), "{said}");
+    let mut client = Client::new(address);
+    let part = bytes(1, 500 << 10);
+    // Segments are of 64 MiB: this is four and a half.
+    let mut sent = 600;
+    for _ in 0..sent {
+        assert_eq!(client.log(&[("large", &part)]), Some(true));
+    }
+    // They go when two snapshots are behind them, each of which takes an entry.
+    let mut asks = node.client();
+    let first = loop {
+        assert!(sent < 1_000_000, "nothing is given up");
+        assert_eq!(client.log(&[("large", b"one more")]), Some(true));
+        sent += 1;
+        let status = asks.scribe_status().unwrap().remove(0);
+        if status.log_bytes <= 3 * (64 << 20) {
+            break status.first.0;
+        }
+    };
+    assert!(first > 1);
+    let refused = node.run(&["scribe", "tail", "large", "--no-follow", "--from", "1"]);
+    refused.refused(&["from entry 1:", "read from "]);
+    // The oldest that there is: a round may have given up more meanwhile, as it may in front of any reader.
+    let page = asks.scribe_read("large", Index(0), false).unwrap();
+    assert!(page.batches[0].0.0 >= first);
+    drop(asks);
+    let data = node.kill();
+    let node = Node::start(&data);
+    assert_eq!(node.json(&["scribe", "status"])[0]["messages"], sent);
+    node.stop();
+}
+
+/// A reader that is killed goes on where its output was taken: it may print again what nobody took, and
+/// leaves nothing out.
+#[test]
+fn a_reader_with_a_name_goes_on_where_it_was() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("node"), &settings(free_port()));
+    let address: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let mut client = Client::new(address);
+    let read = |more: &[&str]| {
+        let words = [&["scribe", "tail", "c", "--no-follow", "--reader", "loader"][..], more];
+        let text = node.run(&words.concat()).ok();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(client.log(&[("c", b"one"), ("c", b"two")]), Some(true));
+    assert_eq!(read(&[]), ["one", "two"], "one that is new begins with the oldest");
+    assert_eq!(read(&[]), [""; 0]);
+    assert_eq!(client.log(&[("c", b"three")]), Some(true));
+    // One that lives is killed when it has printed something.
+    let mut lives = node.command(&["scribe", "tail", "c", "--reader", "loader"]);
+    let mut lives = lives.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(lives.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "three\n");
+    lives.kill().unwrap();
+    lives.wait().unwrap();
+    assert_eq!(client.log(&[("c", b"four")]), Some(true));
+    let rest = read(&[]);
+    assert!(rest == ["four"] || rest == ["three", "four"], "{rest:?}");
+    // Others are not in its way, and a kill of the node neither.
+    assert_eq!(lines(&node, "c"), ["one", "two", "three", "four"]);
+    let node = Node::start(&node.kill());
+    let next = node.json(&["scribe", "status"])[0]["readers"].clone();
+    let next = (next[0]["reader"].clone(), next[0]["next"].as_u64().unwrap());
+    assert_eq!(next.0, "loader");
+    let read = |more: &[&str]| {
+        let words = [&["scribe", "tail", "c", "--no-follow", "--reader", "loader"][..], more];
+        node.run(&words.concat()).ok()
+    };
+    assert_eq!(read(&[]), "");
+    assert_eq!(read(&["--from", "1"]), "one\ntwo\nthree\nfour\n");
+    node.run(&["scribe", "tail", "c", "--no-follow", "--reader", "../x"]).refused(&["../x"]);
+    node.run(&["scribe", "forget", "c", "loader"]).ok();
+    assert_eq!(node.json(&["scribe", "status"])[0]["readers"].as_array().unwrap().len(), 0);
     node.stop();
 }
 

@@ -3,10 +3,11 @@
 use super::world::World;
 use holdfast_base::ids::Index;
 use holdfast_base::random::Random;
-use holdfast_scribe::batch::{Position, SpoolId};
+use holdfast_scribe::batch::{self, Position, SpoolId};
 use holdfast_scribe::category::Category;
 use holdfast_scribe::gather::{Messages, Round};
-use holdfast_scribe::spool::{Progress, Spool};
+use holdfast_scribe::spool::{Kept, Progress, Spool, decode_entry};
+use std::collections::BTreeSet;
 
 fn deliver_all(world: &mut World) {
     let mut random = Random::new(1);
@@ -105,6 +106,63 @@ fn answers_from_elsewhere_give_nothing_up() {
     assert_eq!(spool.learn(&web, Position::START), Progress::Has(0));
     assert_eq!(spool.pending(), 1);
     assert_eq!(spool.learn(&web, Position { next: 2, checksum: 1 }), Progress::Copied);
-    assert_eq!((spool.pending(), spool.first_to_send()), (1, None));
+    assert_eq!((spool.pending(), spool.first_to_send(&BTreeSet::new())), (1, None));
     assert!(spool.knows_or_may(&unknown));
+}
+
+/// A category was one too many for its cluster. What was kept of it could never leave, and since files are
+/// given up from the front, the spool filled up behind it and took nothing of any category.
+#[test]
+fn what_its_topic_never_takes_is_let_go_and_its_numbers_are_given_again() {
+    let mut spool = Spool::new(SpoolId(7));
+    let mut log = vec![spool.mark()];
+    spool.marked(Index(1));
+    let [web, beyond] = ["web", "beyond"].map(|name| Category::new(name).unwrap());
+    let keep = |spool: &mut Spool, log: &mut Vec<Vec<u8>>, of: &Category| {
+        let mut round = Round::default();
+        round.add(&Messages { messages: vec![(of.clone(), b"x".to_vec())] });
+        for numbered in spool.number(&round.pack()) {
+            log.push(numbered.entry.clone());
+            spool.kept(Index(log.len() as u64), &numbered);
+        }
+    };
+    let ends = |entry: &[u8]| {
+        let Kept::Group(batches) = decode_entry(entry).unwrap() else { panic!() };
+        batch::decode(batches[0]).unwrap().0.ends()
+    };
+    // One is taken before the category is refused.
+    [&beyond, &beyond, &web, &beyond].iter().for_each(|of| keep(&mut spool, &mut log, of));
+    let taken = ends(&log[1]);
+    assert_eq!(spool.learn(&beyond, taken), Progress::Has(1));
+    assert_eq!(spool.first_pending(&beyond), Some(Index(3)));
+    log.push(spool.turn(&beyond).unwrap());
+    assert_eq!(spool.turned(Index(6), &beyond), 2);
+    assert_eq!((spool.turn(&beyond), spool.pending()), (None, 1));
+    // It is taken after all, and what is new follows what its topic has.
+    keep(&mut spool, &mut log, &beyond);
+    let Kept::Group(batches) = decode_entry(&log[6]).unwrap() else { panic!() };
+    let (head, _) = batch::decode(batches[0]).unwrap();
+    assert_eq!(head.begins(), taken);
+    let Kept::Group(aside) = decode_entry(&log[2]).unwrap() else { panic!() };
+    let (old, _) = batch::decode(aside[0]).unwrap();
+    assert_eq!(old.first, head.first, "it has the number of one that was set aside");
+    for from in [1, 0] {
+        // As it is, and as a process finds it that begins again.
+        let mut spool = match from {
+            1 => Spool::opening(),
+            _ => std::mem::replace(&mut spool, Spool::opening()),
+        };
+        if from == 1 {
+            for (at, entry) in log.iter().enumerate() {
+                spool.recover(Index(at as u64 + 1), entry).unwrap();
+            }
+        }
+        assert!(!spool.wants_to_send(Index(3), &old) && spool.wants_to_send(Index(7), &head));
+        assert_eq!(spool.pending(), 2);
+        assert_eq!(spool.first_to_send(&BTreeSet::from([web.clone()])), Some(Index(7)));
+        assert_eq!(spool.learn(&web, ends(&log[3])), Progress::Has(1));
+        assert_eq!(spool.learn(&beyond, head.ends()), Progress::Has(1));
+        spool.marked(Index(8));
+        assert_eq!(spool.trim_before(), Some(Index(8)), "nothing pins the files");
+    }
 }

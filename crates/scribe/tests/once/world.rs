@@ -10,7 +10,7 @@ use holdfast_scribe::gather::{Messages, Round};
 use holdfast_scribe::spool::{Kept, Numbered, Progress, Spool, decode_entry};
 use holdfast_scribe::view::{self, CategoryView};
 use holdfast_view::{Applied, View};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Beside the application: a directory, and the process that has it open.
 pub struct Agent {
@@ -142,13 +142,13 @@ impl World {
     /// Puts batches that the topic is not known to have onto the way.
     pub fn send(&mut self, at: usize, most: usize) {
         let agent = &self.agents[at];
-        let Some(from) = agent.spool.first_to_send() else { return };
+        let Some(from) = agent.spool.first_to_send(&BTreeSet::new()) else { return };
         let mut sent = 0;
-        for (_, entry) in agent.log.iter().filter(|(index, _)| *index >= from) {
+        for (index, entry) in agent.log.iter().filter(|(index, _)| *index >= from) {
             let Kept::Group(batches) = decode_entry(entry).unwrap() else { continue };
             for bytes in batches {
                 let (head, _) = batch::decode(bytes).unwrap();
-                if agent.spool.wants_to_send(&head) && sent < most {
+                if agent.spool.wants_to_send(*index, &head) && sent < most {
                     self.bag.push((at, agent.process, bytes.to_vec()));
                     sent += 1;
                 }
@@ -294,7 +294,8 @@ impl World {
             while !self.answers.is_empty() {
                 self.answer(random);
             }
-            if self.agents.iter().all(|agent| agent.spool.first_to_send().is_none()) {
+            if self.agents.iter().all(|agent| agent.spool.first_to_send(&BTreeSet::new()).is_none())
+            {
                 return;
             }
         }

@@ -194,10 +194,23 @@ impl Part {
         let categories = vec![category.clone()];
         let read = scribe::Read { category, from: Index(1), bytes_max: 1, wait: false };
         let ask = scribe::Ask { spool: 1, categories: categories.clone() };
+        let named = categories[0].clone();
+        let reader = |next| {
+            let (category, reader) = (named.clone(), "r".to_owned());
+            scribe::Reader { category, reader, next }
+        };
+        let keep = scribe::Keep {
+            category: categories[0].clone(),
+            retain_bytes: Some(0),
+            retain_ms: None,
+        };
         vec![
             (wire::OP_SCRIBE_APPEND, scribe::Append { categories }.to_bytes(), true),
             (wire::OP_SCRIBE_ASK, ask.to_bytes(), false),
             (wire::OP_SCRIBE_READ, read.to_bytes(), false),
+            (wire::OP_SCRIBE_KEEP, keep.to_bytes(), true),
+            (wire::OP_SCRIBE_READER, reader(None).to_bytes(), false),
+            (wire::OP_SCRIBE_READER, reader(Some(Index(1))).to_bytes(), true),
         ]
     }
 

@@ -1,0 +1,171 @@
+//! Categories with limits on a node: what its rounds give up of their topics, behind snapshots of their
+//! views, across restarts and jumps of clocks.
+
+use holdfast_base::ids::Index;
+use holdfast_base::random;
+use holdfast_env::net::NoPeers;
+use holdfast_env::{Clock, SeededRng};
+use holdfast_log::Info;
+use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
+use holdfast_scribe::category::Category;
+use holdfast_scribe::face::ScribeFace;
+use holdfast_scribe::gather::{Messages, Round};
+use holdfast_scribe::intake::Keeps;
+use holdfast_sim::SimDisk;
+use holdfast_wire::log::Set;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const MINUTE_S: u64 = 60;
+const SEGMENT_BYTES: u64 = 32 << 10;
+
+/// Both clocks of a machine, which a test turns.
+#[derive(Default)]
+struct Clocks {
+    monotonic_ns: AtomicU64,
+    unix_ms: AtomicU64,
+}
+
+impl Clock for Clocks {
+    fn monotonic_ns(&self) -> u64 {
+        self.monotonic_ns.load(Ordering::Relaxed)
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.unix_ms.load(Ordering::Relaxed)
+    }
+}
+
+struct World {
+    disk: SimDisk,
+    clocks: Arc<Clocks>,
+    node: Arc<Node>,
+    face: Arc<ScribeFace>,
+    keeper: Keeper,
+    messages: u64,
+}
+
+fn category() -> Category {
+    Category::new("web").unwrap()
+}
+
+impl World {
+    fn new() -> World {
+        let clocks = Arc::new(Clocks::default());
+        clocks.unix_ms.store(1_772_368_496_007, Ordering::Relaxed);
+        World::on(SimDisk::new(1), clocks, 0)
+    }
+
+    fn on(disk: SimDisk, clocks: Arc<Clocks>, messages: u64) -> World {
+        clocks.monotonic_ns.store(SECOND_NS, Ordering::Relaxed);
+        let machine = Machine {
+            disk: Arc::new(disk.clone()),
+            engine: Arc::new(disk.clone()),
+            clock: clocks.clone(),
+            rng: Arc::new(SeededRng::new(1)),
+            peers: Arc::new(NoPeers),
+            meter: Arc::default(),
+        };
+        let config = NodeConfig {
+            segment_bytes: SEGMENT_BYTES,
+            ..NodeConfig::new("/data").without_threads()
+        };
+        let node = Node::open(machine, &config, None).unwrap();
+        let keeper = Keeper::new(node.clone(), KeeperOptions::default());
+        let face = ScribeFace::new(node.clone());
+        face.open_all().unwrap();
+        World { disk, clocks, node, face, keeper, messages }
+    }
+
+    /// A process that ends without a word, and the next one, whose clock begins anew.
+    fn restart(self) -> World {
+        let World { disk, clocks, node, face, keeper, messages } = self;
+        drop((keeper, face, node));
+        World::on(disk, clocks, messages)
+    }
+
+    fn limit(&self, bytes: u64, age_s: u64) {
+        let (retain_bytes, retain_ms) = (Some(bytes), Some(1000 * age_s));
+        let set = Set { topic: category().topic(), create: false, retain_bytes, retain_ms };
+        self.node.set_topic(&set).unwrap();
+    }
+
+    /// So many batches of a sector each.
+    fn send(&mut self, batches: u64) {
+        for _ in 0..batches {
+            self.messages += 1;
+            let mut round = Round::default();
+            let message = random::bytes(self.messages, 2000);
+            round.add(&Messages { messages: vec![(category(), message)] });
+            let not_kept = self.face.keep(round.pack());
+            assert!(not_kept[0].is_empty(), "{:?}", not_kept[0]);
+        }
+    }
+
+    /// Rounds of a second each.
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            let now_ns =
+                self.clocks.monotonic_ns.fetch_add(SECOND_NS, Ordering::Relaxed) + SECOND_NS;
+            self.clocks.unix_ms.fetch_add(1000, Ordering::Relaxed);
+            self.keeper.step(now_ns);
+        }
+    }
+
+    fn info(&self) -> Info {
+        self.node.log.info(&category().topic()).unwrap()
+    }
+}
+
+#[test]
+fn the_oldest_messages_go_by_size_and_the_view_is_there_after_a_restart() {
+    let mut world = World::new();
+    world.send(100);
+    let limit = 4 * SEGMENT_BYTES;
+    world.limit(limit, 0);
+    assert!(world.info().first == Index(1));
+    for _ in 0..10 {
+        world.send(10);
+        world.pass(6);
+    }
+    let info = world.info();
+    // What is in front of the older of two snapshots: at most two segments more than was asked for.
+    assert!(info.bytes <= limit + 2 * SEGMENT_BYTES, "{info:?}");
+    assert!(info.bytes > limit - SEGMENT_BYTES, "{info:?}");
+    for _ in 0..3 {
+        // The view begins with a snapshot, and takes what comes.
+        world = world.restart();
+        assert_eq!(world.info().next.0, world.messages + 1);
+        world.send(40);
+        world.pass(12);
+    }
+    assert!(world.info().first > info.first);
+    assert!(world.info().bytes <= limit + 2 * SEGMENT_BYTES);
+}
+
+/// A calendar that was set an hour back or ahead gives up nothing that is young; and a category to which
+/// nothing is sent any more is given up in time, all but its last two segments.
+#[test]
+fn messages_go_by_the_time_that_their_host_runs_whatever_clocks_say() {
+    let mut world = World::new();
+    world.send(1);
+    world.limit(0, 30 * MINUTE_S);
+    for _ in 0..34 {
+        world.send(3);
+        world.pass(MINUTE_S / 3);
+    }
+    world.clocks.unix_ms.fetch_sub(3_600_000, Ordering::Relaxed);
+    world.pass(10);
+    world.clocks.unix_ms.fetch_add(7_200_000, Ordering::Relaxed);
+    world.pass(10);
+    world.clocks.monotonic_ns.fetch_add(3600 * SECOND_NS, Ordering::Relaxed);
+    world.pass(10);
+    assert_eq!(world.info().first, Index(1));
+    world.pass(45 * MINUTE_S);
+    let info = world.info();
+    assert!(info.first > Index(70) && info.bytes <= 2 * SEGMENT_BYTES, "{info:?}");
+    let mut world = world.restart();
+    world.send(1);
+    assert_eq!(world.info().next.0, world.messages + 1);
+}
