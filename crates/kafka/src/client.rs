@@ -169,6 +169,8 @@ impl Clients {
             .set("check.crcs", "true")
             .set("fetch.error.backoff.ms", "100")
             .set("queued.max.messages.kbytes", "4096")
+            // A reader that has fetched as much ahead looks again after this, and not after a second.
+            .set("fetch.queue.backoff.ms", "2")
             .set("enable.partition.eof", if tells_the_end { "true" } else { "false" });
         if tells_the_end {
             // Placed for one page after another: each would wait until the broker gives up to wait for what
