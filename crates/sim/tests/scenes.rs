@@ -5,7 +5,9 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions};
 use holdfast_chunk::{Store, StoreConfig};
-use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC, REPLICAS_MAX};
+use holdfast_cluster::{
+    Chunk, ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC, REPLICAS_MAX,
+};
 use holdfast_env::trial::Trial;
 use holdfast_env::{Disk, Secret, SeededRng};
 use holdfast_node::Node;
@@ -265,31 +267,52 @@ fn disks_may_be_replaced_more_often_than_a_chunk_has_room_for_replicas() {
 /// A chunk that is written through node 2 and full of garbage; the cells that have it, node 2 first.
 fn garbage(scene: &mut Scene) -> (ChunkId, Vec<usize>) {
     put(scene, 2, 0..120);
-    let find = |scene: &Scene| {
-        let node = scene.node(1).unwrap();
-        node.namespace
-            .read(|view, _| {
-                let Location::Packed { pointer } = view.lookup("/f0")?.location else {
-                    return None;
-                };
-                let chunk =
-                    view.chunks().get(pointer.chunk).filter(|c| c.state != ChunkState::Open)?;
-                Some((chunk.id, chunk.replicas.clone()))
-            })
-            .unwrap()
-    };
-    assert!(scene.until(60 * SECOND, |scene| find(scene).is_some()), "it is full, and sealed");
-    let (chunk, replicas) = find(scene).unwrap();
-    let cell = |store: &StoreId| {
-        let has = |n: &usize| scene.node(*n).is_some_and(|node| node.stores.get(*store).is_some());
-        (1..=scene.nodes()).find(has).unwrap()
-    };
-    let cells: Vec<usize> = replicas.iter().map(cell).collect();
+    let is_sealed = |scene: &Scene| first_chunk(scene).state != ChunkState::Open;
+    assert!(scene.until(60 * SECOND, is_sealed), "it is full, and sealed");
+    let chunk = first_chunk(scene);
+    let cells = cells_of(scene, &chunk.replicas);
     assert_eq!((cells[0], cells.len()), (2, 3));
     for seed in (0..50).filter(|seed| !is_kept(*seed)) {
         scene.delete(2, &format!("/f{seed}")).unwrap();
     }
-    (chunk, cells)
+    (chunk.id, cells)
+}
+
+/// The chunk with the first object's bytes, as node 1 knows it.
+fn first_chunk(scene: &Scene) -> Chunk {
+    let node = scene.node(1).unwrap();
+    let found = node.namespace.read(|view, _| {
+        let Location::Packed { pointer } = view.lookup("/f0")?.location else { return None };
+        view.chunks().get(pointer.chunk).cloned()
+    });
+    found.unwrap().expect("its bytes are in a chunk")
+}
+
+/// Whose stores these are.
+fn cells_of(scene: &Scene, replicas: &[StoreId]) -> Vec<usize> {
+    let cell = |store: &StoreId| {
+        let has = |n: &usize| scene.node(*n).is_some_and(|node| node.stores.get(*store).is_some());
+        (1..=scene.nodes()).find(has).unwrap()
+    };
+    replicas.iter().map(cell).collect()
+}
+
+/// A node starts again without the file of one generation of a chunk: its replica must not count.
+fn lose_file(scene: &mut Scene, number: usize, chunk: ChunkId, generation: Generation) {
+    let (id, _) = own(scene, number);
+    scene.end(number, End::Kill);
+    let disk = scene.disk(number);
+    let found = find(&disk, Path::new("/"), &format!("{chunk}.{generation}.chunk"));
+    let found = found.expect("the file that the log names");
+    disk.remove(&found).unwrap();
+    disk.sync_dir(found.parent().unwrap(), "scenes.lose").unwrap();
+    scene.start(number);
+    let counts = |scene: &Scene| {
+        let node = scene.node(1).unwrap();
+        let known = node.namespace.read(|view, _| view.chunks().get(chunk).cloned());
+        known.unwrap().unwrap().replicas.contains(&id)
+    };
+    assert!(scene.until(60 * SECOND, |scene| !counts(scene)), "what is lost goes on counting");
 }
 
 /// Some of the first objects, which share the chunk, are no garbage.
@@ -391,7 +414,7 @@ fn lose_the_last_generation(seed: u64) {
     let mut scene = Scene::new(seed, 7);
     let (chunk, cells) = garbage(&mut scene);
     let last = cells[2];
-    let (id, store) = own(&scene, last);
+    let (_, store) = own(&scene, last);
     let has_both = |_: &Scene| {
         let current = store.info(chunk).map(|info| info.generation);
         let before = store.other_generations(chunk);
@@ -399,18 +422,7 @@ fn lose_the_last_generation(seed: u64) {
     };
     assert!(scene.until(700 * SECOND, has_both), "it never has both generations");
     let (generation, _) = held(&scene, chunk);
-    scene.end(last, End::Kill);
-    let (disk, name) = (scene.disk(last), format!("{chunk}.{}.chunk", Generation(generation)));
-    let found = find(&disk, Path::new("/"), &name).expect("the file of the last generation");
-    disk.remove(&found).unwrap();
-    disk.sync_dir(found.parent().unwrap(), "scenes.lose").unwrap();
-    scene.start(last);
-    let counts = |scene: &Scene| {
-        let node = scene.node(1).unwrap();
-        let known = node.namespace.read(|view, _| view.chunks().get(chunk).cloned());
-        known.unwrap().unwrap().replicas.contains(&id)
-    };
-    assert!(scene.until(20 * SECOND, |scene| !counts(scene)), "what is lost goes on counting");
+    lose_file(&mut scene, last, chunk, Generation(generation));
     let is_whole = |scene: &Scene| held(scene, chunk) == (generation, 3);
     assert!(scene.until(300 * SECOND, is_whole), "no third copy");
     whole_again(&scene);
@@ -426,22 +438,10 @@ fn a_lost_file_is_copied_anew_though_what_was_computed_from_it_lies_beside_it() 
         let (chunk, cells) = garbage(&mut scene);
         scene.cut_between(2, cells[1]);
         let last = cells[2];
-        let (id, store) = own(&scene, last);
+        let (_, store) = own(&scene, last);
         let has_computed = |_: &Scene| !store.other_generations(chunk).is_empty();
         assert!(scene.until(200 * SECOND, has_computed), "it computes nothing");
-        scene.end(last, End::Kill);
-        let disk = scene.disk(last);
-        let found = find(&disk, Path::new("/"), &format!("{chunk}.{}.chunk", Generation(0)));
-        let found = found.expect("the file that the log names");
-        disk.remove(&found).unwrap();
-        disk.sync_dir(found.parent().unwrap(), "scenes.lose").unwrap();
-        scene.start(last);
-        let counts = |scene: &Scene| {
-            let node = scene.node(1).unwrap();
-            let known = node.namespace.read(|view, _| view.chunks().get(chunk).cloned());
-            known.unwrap().unwrap().replicas.contains(&id)
-        };
-        assert!(scene.until(60 * SECOND, |scene| !counts(scene)), "what is lost goes on counting");
+        lose_file(&mut scene, last, chunk, Generation(0));
         scene.heal();
         assert!(scene.until(900 * SECOND, |scene| is_rewritten(scene, chunk)), "no three copies");
         // Each store follows the switch in its own time.
@@ -458,17 +458,8 @@ fn the_last_replica_is_sealed_where_it_lies_and_copied() {
     on_a_deep_stack(|| {
         let mut scene = Scene::new(38, 7);
         put(&mut scene, 2, 0..5);
-        let node = scene.node(1).unwrap();
-        let found = node.namespace.read(|view, _| {
-            let Location::Packed { pointer } = view.lookup("/f0")?.location else { return None };
-            Some((pointer.chunk, view.chunks().get(pointer.chunk)?.replicas.clone()))
-        });
-        let (chunk, replicas) = found.unwrap().expect("its bytes are in a chunk");
-        let has = |store: &StoreId| {
-            let has = |n: &usize| scene.node(*n).unwrap().stores.get(*store).is_some();
-            (1..=scene.nodes()).find(has).unwrap()
-        };
-        let cells: Vec<usize> = replicas.iter().map(has).collect();
+        let Chunk { id: chunk, replicas, .. } = first_chunk(&scene);
+        let cells = cells_of(&scene, &replicas);
         assert!(cells.len() == 3 && cells[0] == 2 && !cells.contains(&1), "{cells:?}");
         let (last, length) = (cells[2], own(&scene, 2).1.info(chunk).unwrap().length);
         scene.cut_off(last);

@@ -255,7 +255,7 @@ impl Model for Leading {
     }
 
     fn shows(&self, state: &State, out: &mut BTreeSet<&'static str>) {
-        if let Some((Entry::Command(n, claim), accepted)) = state.log.last() {
+        if let Some((Entry::Command(n, _), accepted)) = state.log.last() {
             let before = &state.log[..state.log.len() - 1];
             match accepted {
                 true => out.insert("a command was accepted"),
