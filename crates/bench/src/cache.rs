@@ -257,6 +257,5 @@ fn report(
         peer,
         samples,
     };
-    let text = report.text();
-    out.line(|| text, || report.line())
+    report.tell(out)
 }

@@ -351,8 +351,7 @@ fn processor_of_copies(options: &ClusterBench, out: &mut Output) -> Result<()> {
         peer: None,
         samples,
     };
-    let text = report.text();
-    out.line(|| text, || report.line())
+    report.tell(out)
 }
 
 fn stored_on(nodes: usize, bytes: u64, options: &ClusterBench) -> Result<Sample> {

@@ -133,8 +133,7 @@ fn measure(options: &Iobench, out: &mut Output) -> Result<()> {
         peer: bench.peer(kind)?,
         samples,
     };
-    let text = report.text();
-    out.line(|| text, || report.line())
+    report.tell(out)
 }
 
 /// iobench's types, and ours.

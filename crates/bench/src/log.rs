@@ -2,7 +2,7 @@
 //! tools get out of the same brokers in the same run: its performance tools for producers and consumers.
 
 use super::process::{cpu_seconds, own_cpu_seconds};
-use super::report::{Figure, Report, Sample};
+use super::report::{Figure, Report, Sample, asked};
 use super::server::{Server, Settings};
 use clap::Args;
 use holdfast_base::ids::Index;
@@ -69,14 +69,7 @@ struct Produced {
 
 /// Measures the cases that are asked for, and prints a line each.
 pub fn run(options: &LogBench, out: &mut Output) -> Result<()> {
-    let asked: Vec<&str> = match &options.cases[..] {
-        "all" => CASES.to_vec(),
-        some => some.split(',').collect(),
-    };
-    if let Some(unknown) = asked.iter().find(|case| !CASES.contains(case)) {
-        let known = CASES.join(", ");
-        return Err(Error::invalid(format!("measure `{unknown}`: use {known} or all")));
-    }
+    let asked = asked(&options.cases, &CASES)?;
     let Some(brokers) = Brokers::start_to_measure(options.brokers) else {
         return Err(Error::unsupported(
             "measure the log on brokers: they cannot be started, see above",
@@ -106,11 +99,6 @@ pub fn run(options: &LogBench, out: &mut Output) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn tell(report: &mut Report, out: &mut Output) -> Result<()> {
-    let text = report.text();
-    out.line(|| text, || report.line())
 }
 
 impl Bench<'_> {
@@ -223,7 +211,7 @@ impl Bench<'_> {
             peer: None,
             samples,
         };
-        tell(&mut report, out)?;
+        report.tell(out)?;
         let median = |of: fn(&(f64, f64)) -> f64| super::report::median(spent.iter().map(of));
         let (create, record) = (median(|spent| spent.0), median(|spent| spent.1));
         let ratio = median(|spent| spent.0 / spent.1);
@@ -276,7 +264,7 @@ impl Bench<'_> {
             peer: None,
             samples,
         };
-        tell(&mut report, out)
+        report.tell(out)
     }
 
     /// A node with an empty directory folds all of the topic, beside Kafka's tool that only reads it.
@@ -312,7 +300,7 @@ impl Bench<'_> {
             peer: None,
             samples,
         };
-        tell(&mut report, out)
+        report.tell(out)
     }
 
     /// The node ended in order, and started again until it serves, beside a start that has its log alone.
@@ -377,6 +365,6 @@ impl Bench<'_> {
             peer: None,
             samples,
         };
-        tell(&mut report, out)
+        report.tell(out)
     }
 }

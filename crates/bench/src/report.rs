@@ -3,7 +3,8 @@
 
 use super::process::own_cpu_seconds;
 use super::server::Server;
-use holdfast_base::Result;
+use holdfast_base::{Error, Result};
+use holdfast_command::output::Output;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -248,7 +249,28 @@ pub fn rounded(value: f64) -> Value {
     }
 }
 
+/// The cases that `text` names, of these: `all`, or some with commas.
+pub fn asked<'a>(text: &'a str, cases: &'a [&'a str]) -> Result<Vec<&'a str>> {
+    let asked: Vec<&str> = match text {
+        "all" => cases.to_vec(),
+        some => some.split(',').collect(),
+    };
+    match asked.iter().find(|case| !cases.contains(case)) {
+        Some(unknown) => {
+            let known = cases.join(", ");
+            Err(Error::invalid(format!("measure `{unknown}`: use {known} or all")))
+        }
+        None => Ok(asked),
+    }
+}
+
 impl Report {
+    /// Prints the case, as people or programs want it.
+    pub fn tell(&mut self, out: &mut Output) -> Result<()> {
+        let text = self.text();
+        out.line(|| text, || self.line())
+    }
+
     /// The case's line: medians over the repetitions.
     pub fn line(&mut self) -> Value {
         let figure = self.figure;

@@ -7,7 +7,7 @@ mod rsyslog;
 
 use super::limits;
 use super::process::{Process, own_cpu_seconds};
-use super::report::{Figure, Report, Sample, rounded};
+use super::report::{Figure, Report, Sample, asked, rounded};
 use clap::Args;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -137,14 +137,7 @@ impl Drop for Hops {
 
 /// Measures the cases that are asked for, and prints a line each.
 pub fn run(options: &ScribeBench, out: &mut Output) -> Result<()> {
-    let asked: Vec<&str> = match &options.cases[..] {
-        "all" => CASES.to_vec(),
-        some => some.split(',').collect(),
-    };
-    if let Some(unknown) = asked.iter().find(|case| !CASES.contains(case)) {
-        let known = CASES.join(", ");
-        return Err(Error::invalid(format!("measure `{unknown}`: use {known} or all")));
-    }
+    let asked = asked(&options.cases, &CASES)?;
     let parent = options.data.clone().map_or_else(std::env::current_dir, Ok)?;
     let peer = Rsyslog::find(&options.rsyslog);
     if peer.is_none() {
@@ -195,18 +188,28 @@ fn call(stream: &mut TcpStream, frame: &[u8]) -> Result<()> {
     }
 }
 
-/// All clients at once, each with one call under way; when the last was answered.
-fn send(port: u16, calls: &[Vec<Vec<u8>>], each: u64) -> Result<()> {
+/// All clients at once, each with its calls, one under way; when the last was answered.
+fn send<'a, C: Iterator<Item = &'a Vec<u8>> + Send>(
+    port: u16,
+    clients: impl Iterator<Item = C>,
+) -> Result<()> {
     thread::scope(|scope| {
-        let client = |frames: &'_ Vec<Vec<u8>>| -> Result<()> {
+        let client = |mut frames: C| -> Result<()> {
             let mut stream = TcpStream::connect(("127.0.0.1", port))?;
             stream.set_nodelay(true)?;
-            (0..each).try_for_each(|i| call(&mut stream, &frames[i as usize % frames.len()]))
+            frames.try_for_each(|frame| call(&mut stream, frame))
         };
-        let threads: Vec<_> =
-            calls.iter().map(|frames| scope.spawn(move || client(frames))).collect();
+        let threads: Vec<_> = clients.map(|frames| scope.spawn(move || client(frames))).collect();
         threads.into_iter().try_for_each(|one| one.join().expect("a client panicked"))
     })
+}
+
+/// So many calls of each client, from its first one on and over again.
+fn again(
+    calls: &[Vec<Vec<u8>>],
+    each: u64,
+) -> impl Iterator<Item = impl Iterator<Item = &Vec<u8>>> {
+    calls.iter().map(move |frames| frames.iter().cycle().take(each as usize))
 }
 
 /// Messages a second of processor time of the hop that takes them: 0 the node by its door, 1 the agent,
@@ -223,7 +226,7 @@ fn throughput(
     let messages = each * (options.clients * options.batch) as u64;
     let hops = Hops::start(parent)?;
     let measured = [&hops.node, &hops.agent][hop];
-    send(hops.ports[hop], calls, each.div_ceil(20))?;
+    send(hops.ports[hop], again(calls, each.div_ceil(20)))?;
     let mut sent = each.div_ceil(20) * (options.clients * options.batch) as u64;
     hops.wait_for(sent)?;
     let (mut samples, mut limits, mut unsynced) = (Vec::new(), Vec::new(), Vec::new());
@@ -236,7 +239,7 @@ fn throughput(
             unsynced.push(a_second(PEER_PART, false)?);
         }
         let (cpu, began) = ((measured.cpu_seconds(), own_cpu_seconds()), Instant::now());
-        send(hops.ports[hop], calls, each)?;
+        send(hops.ports[hop], again(calls, each))?;
         let time = began.elapsed();
         sent += messages;
         hops.wait_for(sent)?;
@@ -262,7 +265,7 @@ fn throughput(
         }),
         samples,
     };
-    tell(&mut report, out)
+    report.tell(out)
 }
 
 /// From a call's beginning at an agent until a reader of the node has its message, one at a time.
@@ -323,7 +326,7 @@ fn latency(options: &ScribeBench, parent: &Path, out: &mut Output) -> Result<()>
         peer: None,
         samples,
     };
-    tell(&mut report, out)
+    report.tell(out)
 }
 
 /// What a topic takes of lines that came in calls, beside one file of them that zstd has compressed.
@@ -332,18 +335,8 @@ fn size(options: &ScribeBench, parent: &Path, out: &mut Output) -> Result<()> {
     let mut all = Lines::new(9);
     let lines: Vec<Vec<u8>> = (0..options.number.min(500_000)).map(|_| all.line()).collect();
     let calls: Vec<Vec<u8>> = lines.chunks(options.batch).map(log).collect();
-    let clients: Vec<Vec<Vec<u8>>> = (0..options.clients)
-        .map(|client| calls.iter().skip(client).step_by(options.clients).cloned().collect())
-        .collect();
-    thread::scope(|scope| {
-        let one = |frames: Vec<Vec<u8>>| -> Result<()> {
-            let mut stream = TcpStream::connect(("127.0.0.1", hops.ports[1]))?;
-            stream.set_nodelay(true)?;
-            frames.iter().try_for_each(|frame| call(&mut stream, frame))
-        };
-        let threads: Vec<_> = clients.into_iter().map(|c| scope.spawn(move || one(c))).collect();
-        threads.into_iter().try_for_each(|one| one.join().expect("a client panicked"))
-    })?;
+    let clients = (0..options.clients).map(|at| calls.iter().skip(at).step_by(options.clients));
+    send(hops.ports[1], clients)?;
     hops.wait_for(lines.len() as u64)?;
     let (_, topic_bytes) = hops.has(&mut hops.client()?)?;
     let mut file = Vec::new();
@@ -368,9 +361,4 @@ fn size(options: &ScribeBench, parent: &Path, out: &mut Output) -> Result<()> {
                 "zstd_bytes": zstd, "ratio": rounded(ratio)})
         },
     )
-}
-
-fn tell(report: &mut Report, out: &mut Output) -> Result<()> {
-    let text = report.text();
-    out.line(|| text, || report.line())
 }

@@ -111,8 +111,9 @@ impl Lookaside {
             takes_stale: self.options.takes_stale,
         };
         let mut lookup = Lookup::new(keys.len(), rules, self.client.now_ns());
+        lookup.counts = self.counts;
         let result = self.drive(&mut lookup, keys, &mut load);
-        self.add(lookup.counts);
+        self.counts = lookup.counts;
         result?;
         Ok(lookup.into_values())
     }
@@ -237,17 +238,5 @@ impl Lookaside {
             };
             lookup.filled(ticket as usize, filled);
         })
-    }
-
-    fn add(&mut self, of: LookasideCounts) {
-        let all = &mut self.counts;
-        all.hits += of.hits;
-        all.stale += of.stale;
-        all.won += of.won;
-        all.unguarded += of.unguarded;
-        all.filled += of.filled;
-        all.refused += of.refused;
-        all.fills_failed += of.fills_failed;
-        all.waits += of.waits;
     }
 }

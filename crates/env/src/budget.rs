@@ -186,6 +186,13 @@ impl Budget {
 }
 
 impl Share {
+    /// Takes so many bytes more, of something that is bounded beside; false while others have them.
+    pub fn grow(&mut self, more: u64) -> bool {
+        let taken = self.budget.take_more(0, more, Asker::Client);
+        self.bytes += if taken { more } else { 0 };
+        taken
+    }
+
     /// Gives back all but so many bytes.
     pub fn shrink(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "a share grew from {} to {bytes} bytes", self.bytes);
@@ -205,6 +212,18 @@ mod tests {
     use super::*;
     use crate::trial::Trial;
     use crate::{Rng, SeededRng};
+
+    #[test]
+    fn a_share_grows_while_there_is_room_and_gives_back_all_of_it() {
+        let budget = Budget::new(0);
+        let mut share = budget.hold(0);
+        assert!(share.grow(5) && share.grow(7));
+        assert_eq!(budget.used(), 12);
+        assert!(!share.grow(budget.limit()), "others have to live, too");
+        assert_eq!(budget.used(), 12);
+        drop(share);
+        assert_eq!(budget.used(), 0);
+    }
 
     #[test]
     fn a_client_alone_has_a_share_and_a_newcomer_always_finds_something() {

@@ -8,6 +8,7 @@ pub use metrics::register as register_metrics;
 use clap::{ArgAction, Args};
 use holdfast_base::{Error, Result};
 use holdfast_cache::{Ablation, Server, Settings, VERSION};
+use holdfast_command::files::read_text;
 use holdfast_command::output::Output;
 use holdfast_env::tls::{ClientCertificates, TlsFiles};
 use holdfast_env::{Disk, RealClock, RealDisk, RealRng, event, local, signals};
@@ -387,11 +388,9 @@ fn item_bytes(text: &str) -> Result<usize> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file that the user named, before there is a node")]
 fn read_users(file: &Path) -> Result<Vec<String>> {
     let doing = |e: Error| e.context(format_args!("read `{}`", file.display()));
-    let bytes = std::fs::read(file).map_err(|e| doing(e.into()))?;
-    let text = String::from_utf8(bytes).map_err(|_| doing(Error::invalid("it is not UTF-8")))?;
+    let text = read_text(file).map_err(doing)?;
     let users: Vec<String> =
         text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
     if users.is_empty() || users.iter().any(|user| !user.contains(':')) {

@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use holdfast_base::text::utc;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
+use holdfast_command::files::read_text;
 use holdfast_command::output::Output;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock, RealRng, Rng, local, signals};
@@ -93,12 +94,9 @@ pub fn run(
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
 fn read_map(path: &Path) -> Result<Map> {
     let doing = |e: Error| e.context(format_args!("read the map `{}`", path.display()));
-    let text = std::fs::read(path).map_err(|e| doing(e.into()))?;
-    let text = String::from_utf8(text).map_err(|_| doing(Error::invalid("it is not UTF-8")))?;
-    Map::parse(&text).map_err(doing)
+    Map::parse(&read_text(path).map_err(doing)?).map_err(doing)
 }
 
 fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()> {

@@ -291,13 +291,20 @@ fn print(entry: &Indexed, whole: bool, out: &mut Output) -> Result<()> {
     )
 }
 
-/// An entry as an object: bytes that are no UTF-8 by their hexadecimal digits.
+/// An entry as an object.
 pub fn as_json(index: Index, bytes: &[u8]) -> Value {
+    let mut object = text_or_hex(bytes);
+    object["index"] = json!(index.0);
+    object
+}
+
+/// Bytes as an object's only member: those that are no UTF-8 by their hexadecimal digits.
+pub fn text_or_hex(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
-        Ok(text) => json!({"index": index.0, "text": text}),
+        Ok(text) => json!({"text": text}),
         Err(_) => {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({"index": index.0, "hex": hex})
+            json!({"hex": hex})
         }
     }
 }

@@ -36,6 +36,7 @@ use clap::Parser;
 use cli::{Cli, Command};
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint};
+use holdfast_command::files::read_text;
 use holdfast_command::output::{self, Output};
 use holdfast_command::{files, secrets};
 use holdfast_env::events::{self, LeastLevel};
@@ -140,11 +141,9 @@ fn print_default() -> Result<()> {
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
 fn check_config(file: &Path, out: &mut Output) -> Result<()> {
     let doing = |e: Error| e.context(format_args!("check `{}`", file.display()));
-    let text = std::fs::read(file).map_err(|e| doing(e.into()))?;
-    let text = String::from_utf8(text).map_err(|_| doing(Error::invalid("it is not UTF-8")))?;
+    let text = read_text(file).map_err(doing)?;
     let config = config::Config::parse(&text, std::env::vars()).map_err(doing)?;
     // As a node would read it whose data directory the file is in.
     config.certificates(file.parent().unwrap_or(Path::new("."))).map_err(doing)?;

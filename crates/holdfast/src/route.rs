@@ -6,6 +6,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cache_client::fleet;
 use holdfast_cache_client::route::{PoolPlan, RoutePlan, Server, Settings, VERSION};
 use holdfast_cache_client::{Hashing, Member, Transport};
+use holdfast_command::files::read_text;
 use holdfast_command::output::Output;
 use holdfast_env::tls::TlsTrust;
 use holdfast_env::{RealClock, event, local, signals};
@@ -205,14 +206,14 @@ fn plan_of(text: &str) -> Result<(RoutePlan, Option<String>)> {
 /// The plan of a file.
 pub fn plan_from(path: &Path) -> Result<RoutePlan> {
     let doing = |e: Error| e.context(format_args!("read routes from `{}`", path.display()));
-    Ok(plan_of(&read(path).map_err(doing)?).map_err(doing)?.0)
+    Ok(plan_of(&read_text(path).map_err(doing)?).map_err(doing)?.0)
 }
 
 impl RouteOptions {
     fn plan(&self) -> Result<(RoutePlan, Option<String>)> {
         if let Some(path) = &self.config {
             let doing = |e: Error| e.context(format_args!("read routes from `{}`", path.display()));
-            return plan_of(&read(path).map_err(doing)?).map_err(doing);
+            return plan_of(&read_text(path).map_err(doing)?).map_err(doing);
         }
         let tls = self.tls()?;
         let pool = |name: &str, servers: &[String]| -> Result<PoolPlan> {
@@ -305,11 +306,6 @@ impl RouteOptions {
             fleet,
         })
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
-fn read(path: &Path) -> Result<String> {
-    String::from_utf8(std::fs::read(path)?).map_err(|_| Error::invalid("it is not UTF-8"))
 }
 
 /// Checks the routes, and unless that was all serves them until a signal.

@@ -2,7 +2,7 @@
 //! messages.
 
 use crate::cli::Limits;
-use crate::log::kept_for;
+use crate::log::{as_json, kept_for, text_or_hex};
 use clap::{Args, Subcommand};
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
@@ -18,7 +18,7 @@ use holdfast_scribe::batch::{self, Messages};
 use holdfast_scribe::door;
 use holdfast_scribe::store::{self, Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
 use holdfast_wire::{log::Retention, scribe as msg};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -326,7 +326,7 @@ impl<'a> Prints<'a> {
                 }
                 None => self.out.line(
                     || String::from_utf8_lossy(line).into_owned(),
-                    || object(index, message),
+                    || as_json(index, message),
                 )?,
             }
         }
@@ -335,21 +335,5 @@ impl<'a> Prints<'a> {
 
     fn flush(&mut self) -> Result<()> {
         self.raw.as_mut().map_or(Ok(()), |raw| Ok(raw.flush()?))
-    }
-}
-
-fn object(index: Index, message: &[u8]) -> Value {
-    let mut object = text_or_hex(message);
-    object["index"] = json!(index.0);
-    object
-}
-
-fn text_or_hex(message: &[u8]) -> Value {
-    match std::str::from_utf8(message) {
-        Ok(text) => json!({"text": text}),
-        Err(_) => {
-            let hex: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({"hex": hex})
-        }
     }
 }

@@ -11,6 +11,7 @@ use crate::cli::SimRecovery;
 use figures::{Figure, Job};
 use holdfast_base::{Error, Result};
 use holdfast_bench::report::rounded;
+use holdfast_command::files::read_text;
 use holdfast_command::output::Output;
 use holdfast_env::HoldMutex;
 use holdfast_recovery::model::Params;
@@ -82,8 +83,7 @@ pub fn recovery(options: &SimRecovery, out: &mut Output) -> Result<()> {
 
 fn read_trace(path: &Path, nodes: usize) -> Result<Trace> {
     let doing = |e: Error| e.context(format_args!("read trace `{}`", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| doing(e.into()))?;
-    let text = String::from_utf8(bytes).map_err(|_| doing(Error::invalid("it is not UTF-8")))?;
+    let text = read_text(path).map_err(doing)?;
     parse_csv(&text, nodes, 250.0).map_err(doing)
 }
 

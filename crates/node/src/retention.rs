@@ -166,14 +166,13 @@ impl Node {
             }
             retained.retention.note(&topic, info.durable);
             let (must_stay, segments) = (retained.must_stay(&topic), segments(log, &topic)?);
-            let wanted = retained.retention.trim_before(&topic, &segments, must_stay);
-            let covers = match is_kept_by_limits(&topic) {
-                true => self.covered_by_snapshots(&topic, &segments, wanted),
-                false => Covers { must_stay: None, is_due: false },
-            };
-            due.extend(covers.is_due.then(|| topic.clone()));
-            let must_stay = must_stay.into_iter().chain(covers.must_stay).min();
-            let before = retained.retention.trim_before(&topic, &segments, must_stay);
+            let mut before = retained.retention.trim_before(&topic, &segments, must_stay);
+            if is_kept_by_limits(&topic) {
+                let covers = self.covered_by_snapshots(&topic, &segments, before);
+                due.extend(covers.is_due.then(|| topic.clone()));
+                let must_stay = must_stay.into_iter().chain(covers.must_stay).min();
+                before = retained.retention.trim_before(&topic, &segments, must_stay);
+            }
             trims.extend(before.map(|before| (topic, info.first, before)));
         }
         if now_ns.saturating_sub(retained.written_ns) >= WRITE_NS {

@@ -8,8 +8,9 @@ use crate::category::Category;
 use crate::gather::Messages;
 use crate::intake::{Bad, Intake, Taken};
 use holdfast_base::Result;
+use holdfast_env::HoldMutex;
+use holdfast_env::budget::{Budget, Share};
 use holdfast_env::runtime::{self, Activity, Place, Places, Runtime, Stream};
-use holdfast_env::{Asker, Budget, HoldMutex};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -228,14 +229,13 @@ async fn receive(
     bytes: usize,
     budget: &Arc<Budget>,
     activity: &Activity,
-) -> Option<Held> {
-    let mut held = Held { budget: budget.clone(), bytes: 0 };
+) -> Option<Share> {
+    let mut held = budget.hold(0);
     while frame.len() < bytes {
         let more = (bytes - frame.len()).min(PIECE_BYTES);
-        if !budget.take_more(0, 2 * more as u64, Asker::Client) {
+        if !held.grow(2 * more as u64) {
             return None;
         }
-        held.bytes += 2 * more as u64;
         let received = runtime::within(PIECE_TIME, stream.receive(frame, more)).await;
         if !matches!(received, Some(Ok(true))) {
             return None;
@@ -249,18 +249,6 @@ async fn receive(
 /// its room for ever.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_TIME: Duration = Duration::from_secs(60);
-
-/// What a call holds; given back when dropped.
-struct Held {
-    budget: Arc<Budget>,
-    bytes: u64,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.budget.change(self.bytes, 0);
-    }
-}
 
 /// What a quiet connection keeps for its next frame.
 const KEPT_BYTES_MAX: usize = 64 << 10;

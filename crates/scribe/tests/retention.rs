@@ -3,39 +3,22 @@
 
 use holdfast_base::ids::Index;
 use holdfast_base::random;
+use holdfast_env::SeededRng;
 use holdfast_env::net::NoPeers;
-use holdfast_env::{Clock, SeededRng};
 use holdfast_log::Info;
 use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_scribe::category::Category;
 use holdfast_scribe::face::ScribeFace;
 use holdfast_scribe::gather::{Messages, Round};
 use holdfast_scribe::intake::Keeps;
-use holdfast_sim::SimDisk;
+use holdfast_sim::{Clocks, SimDisk};
 use holdfast_wire::log::Set;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_S: u64 = 60;
 const SEGMENT_BYTES: u64 = 32 << 10;
-
-/// Both clocks of a machine, which a test turns.
-#[derive(Default)]
-struct Clocks {
-    monotonic_ns: AtomicU64,
-    unix_ms: AtomicU64,
-}
-
-impl Clock for Clocks {
-    fn monotonic_ns(&self) -> u64 {
-        self.monotonic_ns.load(Ordering::Relaxed)
-    }
-
-    fn unix_ms(&self) -> u64 {
-        self.unix_ms.load(Ordering::Relaxed)
-    }
-}
 
 struct World {
     disk: SimDisk,

@@ -3,6 +3,7 @@
 //! seed is a one-line test.
 #![forbid(unsafe_code)]
 
+pub mod clocks;
 pub mod conformance;
 pub mod disk;
 pub mod fuzz;
@@ -14,6 +15,7 @@ pub mod task;
 pub mod unruly;
 pub mod world;
 
+pub use clocks::Clocks;
 pub use disk::{SimDisk, SimDiskOptions};
 pub use net::{Distance, Life, Listener, SimNet, Weather};
 

@@ -438,7 +438,9 @@ impl World {
                     _ => true,
                 };
                 // A term: the entry at which its leader queued, and its number.
-                let of = field(4).zip(entry.get(48).copied()).filter(|_| kind & 0x0f == 5);
+                let leader = entry.get(48..52).and_then(|bytes| bytes.try_into().ok());
+                let of = field(4).zip(leader.map(u32::from_le_bytes));
+                let of = of.filter(|_| kind & 0x0f == 5);
                 let is_late = of.is_some_and(|of| of < term);
                 if is_claim && is_new && !is_late {
                     (claim, term) = (index.0, of.unwrap_or(term));

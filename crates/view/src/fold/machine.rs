@@ -171,15 +171,10 @@ impl<V: View> Machine<V> {
                 return Ok(Err(Error::invalid(e)));
             }
         };
-        let term = match envelope.kind {
-            EntryKind::Claim => Some(None),
-            EntryKind::Term => match Term::from_bytes(command) {
-                Ok(term) => Some(Some(term)),
-                Err(e) => return Ok(Err(Error::invalid(format!("entry {index} claims: {e}")))),
-            },
-            _ => None,
-        };
-        if let Some(term) = term {
+        if envelope.kind.claims() {
+            // As long as a term is: else it is no envelope.
+            let term = Some(command).filter(|_| envelope.kind == EntryKind::Term);
+            let term = term.and_then(|bytes| Term::from_bytes(bytes).ok());
             return self.once(&envelope, |machine| Ok(machine.claim(index, term)));
         }
         if self.is_fenced(envelope.epoch) {
