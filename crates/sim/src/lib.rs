@@ -17,7 +17,7 @@ pub mod world;
 
 pub use clocks::Clocks;
 pub use disk::{SimDisk, SimDiskOptions};
-pub use net::{Distance, Life, Listener, SimNet, Weather};
+pub use net::{Distance, Life, Listener, Over, SimNet, Weather};
 
 /// Waits nest: a suspended round holds its frames while others run.
 pub const STACK_BYTES: usize = 256 << 20;

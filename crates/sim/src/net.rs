@@ -12,8 +12,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What listens at an address. `reply` may be called at once or later, within any event.
 pub trait Listener: Send + Sync {
-    /// `shown` is what the connection began with, if anything: a certificate, or a token.
-    fn request(&self, shown: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone);
+    fn request(&self, over: Over<'_>, request: PeerRequest, reply: PeerDone);
+
+    /// Somebody's connection of this number has ended, and all before it.
+    fn ended(&self, machine: &str, connection: u64) {
+        let _ = (machine, connection);
+    }
+}
+
+/// The connection that a request came over.
+#[derive(Clone, Copy, Debug)]
+pub struct Over<'a> {
+    /// Whose address is at its other end.
+    pub machine: &'a str,
+    /// How many of this machine's connections to here had broken before.
+    pub connection: u64,
+    /// What it began with, if anything: a certificate, or a token.
+    pub shown: Option<&'a Arc<Named>>,
 }
 
 /// A message on its way.
@@ -47,6 +62,12 @@ pub struct Distance {
 
 /// How late a message of a connection that broke arrives, at most.
 const LATE_NS_MAX: u64 = 4_000_000_000;
+/// How long it takes until the other end of a connection that broke hears of it, and how often it is tried
+/// while nothing gets through.
+const ENDED_NS: u64 = 1_000_000;
+const UNHEARD_NS: u64 = 2_000_000_000;
+/// Ways are not cut for longer than this many tries take.
+const UNHEARD_MAX: u32 = 1000;
 
 impl Default for Weather {
     fn default() -> Weather {
@@ -294,18 +315,44 @@ impl SimNet {
         own.map(|(_, connection)| connection.outstanding.len()).sum()
     }
 
+    /// The process at `address` ends its connection to another one; the next call begins anew.
+    pub fn hang_up(&self, address: &str, other: &str) {
+        self.break_connection(&(address.to_owned(), other.to_owned()), "the connection was ended");
+    }
+
     /// Fails every outstanding call of a connection; messages on their way are gone.
     fn break_connection(&self, way: &Way, why: &str) {
-        let failed = {
+        let (epoch, failed) = {
             let mut state = self.state();
             let Some(connection) = state.connections.get_mut(way) else { return };
             connection.epoch += 1;
-            std::mem::take(&mut connection.outstanding)
+            (connection.epoch - 1, std::mem::take(&mut connection.outstanding))
         };
+        self.tell_end(way.clone(), epoch, UNHEARD_MAX, ENDED_NS);
         for (_, done) in failed {
             let (why, to) = (why.to_owned(), way.1.clone());
             self.after_ns(1000, move || done(Err(Error::retry(format!("ask `{to}`: {why}")))));
         }
+    }
+
+    fn tell_end(&self, way: Way, epoch: u64, tries: u32, in_ns: u64) {
+        let net = self.clone();
+        self.after_ns(in_ns, move || {
+            let listener = {
+                let state = net.state();
+                match state.cut.contains(&way) {
+                    true => None,
+                    false => Some(state.listeners.get(&way.1).cloned()),
+                }
+            };
+            match listener {
+                None if tries == 0 => {}
+                None => net.tell_end(way, epoch, tries - 1, UNHEARD_NS),
+                Some(listener) => {
+                    listener.inspect(|listener| listener.ended(&way.0, epoch));
+                }
+            }
+        });
     }
 
     fn deliver(&self, way: Way, epoch: u64, call: u64, sent: Sent) {
@@ -316,7 +363,7 @@ impl SimNet {
             }
             if !state.is_current(&way, epoch) {
                 drop(state);
-                return self.deliver_late(way, sent);
+                return self.deliver_late(way, epoch, sent);
             }
             state.note(&format!("{} > {} {:#06x}", way.0, way.1, sent.request.opcode));
             state.listeners.get(&way.1).cloned()
@@ -324,13 +371,15 @@ impl SimNet {
         let Some(listener) = listener else {
             return self.break_connection(&way, "connection refused");
         };
-        let net = self.clone();
+        let (net, machine) = (self.clone(), way.0.clone());
         let reply = Box::new(move |answer| net.send_back(way, epoch, call, answer));
-        listener.request(sent.shown.as_ref(), sent.request, reply);
+        let shown = sent.shown.as_ref();
+        let over = Over { machine: &machine, connection: epoch, shown };
+        listener.request(over, sent.request, reply);
     }
 
     /// A message of a connection that has broken meanwhile: gone, or late.
-    fn deliver_late(&self, way: Way, sent: Sent) {
+    fn deliver_late(&self, way: Way, epoch: u64, sent: Sent) {
         let mut state = self.state();
         if state.rng.next_u64() % 1000 >= state.weather.late_per_mille {
             return;
@@ -346,7 +395,9 @@ impl SimNet {
             };
             if let Some(listener) = listener {
                 sometimes!("a message of a broken connection arrived late");
-                listener.request(sent.shown.as_ref(), sent.request, Box::new(|_| ()));
+                let shown = sent.shown.as_ref();
+                let over = Over { machine: &way.0, connection: epoch, shown };
+                listener.request(over, sent.request, Box::new(|_| ()));
             }
         };
         state.schedule(at, Box::new(arrive));
@@ -577,7 +628,7 @@ mod tests {
     struct Echo;
 
     impl Listener for Echo {
-        fn request(&self, _: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone) {
+        fn request(&self, _: Over<'_>, request: PeerRequest, reply: PeerDone) {
             if !request.meta.starts_with(b"!") {
                 reply(Ok(PeerReply { meta: request.meta, body: Vec::new() }));
             }

@@ -4,11 +4,11 @@
 use holdfast_base::Result;
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_env::SeededRng;
-use holdfast_env::net::{Named, PeerDone, PeerRequest};
+use holdfast_env::net::{PeerDone, PeerRequest};
 use holdfast_log::{Done, Drive, EmbeddedLog, Log, LogHost, LogOptions, RemoteLog, Scope};
 use holdfast_sim::conformance::{self, Engine, TOPICS};
 use holdfast_sim::unruly::UnrulyLog;
-use holdfast_sim::{Life, Listener, SimDisk, SimNet};
+use holdfast_sim::{Life, Listener, Over, SimDisk, SimNet};
 use holdfast_wire::peer::Sender;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ struct World {
 struct Server(LogHost);
 
 impl Listener for Server {
-    fn request(&self, _: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone) {
+    fn request(&self, _: Over<'_>, request: PeerRequest, reply: PeerDone) {
         let body = request.body.as_ref().map_or(&[][..], |body| (**body).as_ref());
         self.0.serve(request.opcode, &request.meta, body, reply);
     }

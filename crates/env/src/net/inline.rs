@@ -67,7 +67,7 @@ impl Inline {
             Who::Named(_) => service.seat(&who, clock.monotonic_ns())?,
             _ => None,
         };
-        let state = State { seat: seat.filter(|seat| seat.has_rates), ..State::default() };
+        let state = State { seat, ..State::default() };
         service.connected(id);
         Ok(Inline {
             who,
@@ -120,7 +120,7 @@ impl Inline {
 
     /// What its client has used.
     fn charge(&self, state: &State, requests: usize, bytes: usize) {
-        if let Some(seat) = &state.seat {
+        if let Some(seat) = state.seat.as_ref().filter(|seat| seat.has_rates) {
             seat.take(self.clock.monotonic_ns(), requests as u64, bytes as u64);
         }
     }
@@ -128,7 +128,8 @@ impl Inline {
     /// How many requests the client may have handled now; nothing where it has to wait.
     fn turn(&self, state: &mut State) -> Option<usize> {
         state.owes = None;
-        let Some(seat) = &state.seat else { return Some(usize::MAX) };
+        let seat = state.seat.as_ref().filter(|seat| seat.has_rates);
+        let Some(seat) = seat else { return Some(usize::MAX) };
         let now_ns = self.clock.monotonic_ns();
         match seat.next(now_ns) {
             clients::Next::Take { requests } => Some(requests),

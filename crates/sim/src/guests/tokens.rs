@@ -3,7 +3,8 @@
 //! that was never given. A token that was revoked through a node is refused by that node from the
 //! acknowledgement on, also after its restarts, and by all once they have caught up; one that stands
 //! is taken by all then. Of a change in doubt all say the same. Most nodes let each client take little
-//! a second: who asks for more waits and loses nothing, and nobody else waits for it.
+//! a second: who asks for more waits and loses nothing, and nobody else waits for it. Half of them let
+//! it have one or two connections: never more, and as many always.
 
 use super::names::until_told;
 use crate::SimNet;
@@ -71,11 +72,13 @@ impl Guest for Tokens {
     }
 
     fn allowance(&self, rng: &SeededRng) -> Allowance {
-        match rng.next_u64() % 3 {
-            0 => Allowance::default(),
+        let drawn = rng.next_u64();
+        let connections = [0, 0, 1, 2][(drawn / 3 % 4) as usize];
+        match drawn % 3 {
+            0 => Allowance { connections, ..Allowance::default() },
             drawn => {
                 let bytes = if drawn == 1 { 0 } else { 4000 };
-                Allowance { requests: 3 + rng.next_u64() % 4, bytes, connections: 0 }
+                Allowance { requests: 3 + rng.next_u64() % 4, bytes, connections }
             }
         }
     }
@@ -99,7 +102,12 @@ impl Guest for Tokens {
                     (false, _) if visitor.below(8) == 0 => self.hurry(&visitor).await,
                     (false, _) => self.write(&visitor).await,
                 }
+                if visitor.below(4) == 0 {
+                    visitor.hang_up(visitor.any_gateway());
+                }
             }
+            // Others have their turn, and so has the last check.
+            (1..=visitor.gateways()).for_each(|gateway| visitor.hang_up(gateway));
         })
     }
 
@@ -116,6 +124,8 @@ impl Guest for Tokens {
                     let name = named.holder();
                     let ask = || may_write(&visitor, &named, gateway);
                     let taken = until_told(&visitor, (gateway, &name), ask).await;
+                    // The next one may be of the same name, of which there may be one connection alone.
+                    visitor.hang_up(gateway);
                     let Some(taken) = taken else { return };
                     told.insert(taken);
                     let fine = match state {

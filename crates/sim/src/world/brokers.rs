@@ -4,10 +4,10 @@
 
 use super::cell::MS;
 use crate::unruly::{Gapped, UnrulyLog};
-use crate::{Life, Listener, SimDisk, SimNet};
+use crate::{Life, Listener, Over, SimDisk, SimNet};
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Indices, Result};
-use holdfast_env::net::{Named, PeerDone, PeerRequest, Peers};
+use holdfast_env::net::{PeerDone, PeerRequest, Peers};
 use holdfast_env::{HoldMutex, Rng, SeededRng};
 use holdfast_log::{
     Done, Drive, EmbeddedLog, Info, Log, LogHost, LogOptions, Mode, RemoteLog, Scope, SharedLog,
@@ -114,7 +114,7 @@ impl Brokers {
 struct Door(Arc<Brokers>);
 
 impl Listener for Door {
-    fn request(&self, _: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone) {
+    fn request(&self, _: Over<'_>, request: PeerRequest, reply: PeerDone) {
         let body = request.body.as_ref().map_or(&[][..], |body| (**body).as_ref());
         self.0.host.serve(request.opcode, &request.meta, body, reply);
         self.0.pump_soon();

@@ -55,9 +55,9 @@ pub struct Process {
     pub life: Life,
     pub node: Arc<Node>,
     pub(super) native: Arc<Native>,
-    /// Connections, by what each began with, and whether it is one of somebody who tries to pass for
-    /// another node.
     pub(super) doors: Doors,
+    /// Connections that one client with a name may have here; 0 for any number.
+    pub(super) places: u64,
     /// Away while it steps: production has one thread for each.
     member: Mutex<Option<Member>>,
     /// The entry of the cluster topic at which its view had it lead first, since it does.
@@ -367,15 +367,16 @@ impl Cell {
     /// What each client with a name may take of a new process.
     fn allowance(&self) -> Allowance {
         let guests = self.shared.guests.iter().map(|guest| guest.allowance(&self.rng));
-        guests.max_by_key(Allowance::has_rates).unwrap_or_default()
+        guests.max_by_key(|allowed| *allowed != Allowance::default()).unwrap_or_default()
     }
 
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
+        let allowance = self.allowance();
         let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true)
             .with_tokens_of(&Secret::draw(&SeededRng::new(SECRET_SEED)))
             .with_audit(Audit::new(node.clone(), Trail::Admin))
-            .with_limits_of(&Clients::new(self.allowance(), Allowance::default()));
+            .with_limits_of(&Clients::new(allowance, Allowance::default()));
         let mut native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         let guests = self.shared.guests.iter();
         let lodgings =
@@ -396,7 +397,8 @@ impl Cell {
         let process = Arc::new(Process {
             life: life.clone(),
             native,
-            doors: Mutex::default(),
+            doors: Doors::default(),
+            places: allowance.connections,
             leads_since: Mutex::default(),
             member: Mutex::new(Some(Member::new(node.clone(), MemberOptions { liveness }))),
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),

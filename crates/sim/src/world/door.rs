@@ -2,7 +2,7 @@
 //! is watched of their messages. Tries to pass one node off for another, too.
 
 use super::cell::{Cell, Process};
-use crate::Listener;
+use crate::{Listener, Over};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
@@ -16,13 +16,45 @@ use holdfast_node::PEER_OPERATIONS;
 use holdfast_wire::peer::Sender;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// In front of every message between nodes: cluster u64, node u32, incarnation u64.
 const SENDER_BYTES: usize = 20;
 
-/// By what was shown, and whether somebody tries to pass for another node.
-pub(super) type Doors = Mutex<BTreeMap<(Option<(String, String)>, bool), Arc<Door>>>;
+#[derive(Default)]
+pub(super) struct Doors {
+    open: Mutex<BTreeMap<Key, Arc<Door>>>,
+    /// Of those that have ended, the ones over which a request may still be handled: until then they
+    /// count.
+    ending: Mutex<Vec<(Key, Weak<Door>)>>,
+    /// By machine, the last connection that is known to have ended.
+    ended: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Doors {
+    /// Connections of the client of this name: that are open, and with those that are about to end.
+    fn of_client(&self, name: &str) -> (u64, u64) {
+        let is_of = |key: &Key| {
+            key.machine.is_some() && key.shown.as_ref().is_some_and(|(of, _)| of == name)
+        };
+        let open = self.open.held().keys().filter(|key| is_of(key)).count() as u64;
+        let mut ending = self.ending.held();
+        ending.retain(|(_, door)| door.strong_count() > 0);
+        (open, open + ending.iter().filter(|(key, _)| is_of(key)).count() as u64)
+    }
+}
+
+/// What tells connections apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// Of clients with names each machine has one of its own, as in production; of the rest nothing
+    /// depends on how many there are.
+    machine: Option<String>,
+    /// Name and serial number.
+    shown: Option<(String, String)>,
+    /// Somebody tries to pass for another node.
+    forges: bool,
+}
 
 /// The certificate of a node, renewed so many times.
 pub(super) fn of_node(name: String, renewals: u64) -> Named {
@@ -33,16 +65,27 @@ pub(super) fn of_node(name: String, renewals: u64) -> Named {
     Named { role: Role::Node, name, serial, until_s: i64::MAX }
 }
 
-fn key((shown, forges): Asker<'_>) -> (Option<(String, String)>, bool) {
-    (shown.map(|named| (named.name.clone(), named.serial.clone())), forges)
+/// Whose connections are counted.
+fn is_client(named: &Named) -> bool {
+    named.role != Role::Node
 }
 
-/// Who asks: what they showed, and whether that is a node that tries to pass for another.
-type Asker<'a> = (Option<&'a Arc<Named>>, bool);
+fn key((over, forges): Asker<'_>) -> Key {
+    Key {
+        machine: over.shown.filter(|named| is_client(named)).map(|_| over.machine.to_owned()),
+        shown: over.shown.map(|named| (named.name.clone(), named.serial.clone())),
+        forges,
+    }
+}
+
+/// Who asks, and whether that is a node that tries to pass for another.
+type Asker<'a> = (Over<'a>, bool);
 
 /// Where one asker's requests arrive.
 pub(super) struct Door {
     inline: Inline,
+    /// Which one of its machine's it is.
+    connection: u64,
     /// The other end of `inline`. Never held while anything is called.
     peer: Mutex<PeerConnection>,
 }
@@ -50,21 +93,43 @@ pub(super) struct Door {
 impl Process {
     /// The connection of who showed this; made when it is needed.
     fn door(&self, cell: &Cell, from: Asker<'_>) -> Result<Arc<Door>> {
-        let mut doors = self.doors.held();
-        if let Some(door) = doors.get(&key(from)) {
-            return Ok(door.clone());
+        let (over, _) = from;
+        let known = self.doors.open.held().get(&key(from)).cloned();
+        if let Some(door) = known {
+            return Ok(door);
         }
-        let who = match from.0 {
+        let who = match over.shown {
             Some(named) => Who::Named(named.clone()),
             None if cell.shared.certificates => Who::Client,
             None => Who::Node,
         };
         let id = ConnectionId(cell.connections.fetch_add(1, Ordering::Relaxed) + 1);
-        let inline = Inline::connect(self.native.clone(), cell.clock.clone(), id, who)?;
+        let connected = Inline::connect(self.native.clone(), cell.clock.clone(), id, who);
+        self.watch_places(cell, over, connected.as_ref().err());
         let peer = Mutex::new(PeerConnection::new(&cell.address));
-        let door = Arc::new(Door { inline, peer });
-        doors.insert(key(from), door.clone());
+        let door = Arc::new(Door { inline: connected?, connection: over.connection, peer });
+        self.doors.open.held().insert(key(from), door.clone());
         Ok(door)
+    }
+
+    /// A client has as many connections as it may, or is about to have one more: exactly as many
+    /// count as there are.
+    fn watch_places(&self, cell: &Cell, over: Over<'_>, refusal: Option<&Error>) {
+        let Some(named) = over.shown.filter(|named| is_client(named)) else { return };
+        if self.places == 0 {
+            return;
+        }
+        let ((open, taken), places) = (self.doors.of_client(&named.name), self.places);
+        if refusal.map_or(open >= places, |_| taken < places) {
+            let at = &cell.address;
+            cell.shared.violate(format!(
+                "client `{}` has {taken} of {places} connections to {at}, and one more came to {refusal:?}",
+                named.name
+            ));
+        }
+        cell.shared.sometimes(refusal.is_some(), "a client had all of its connections");
+        let again = refusal.is_none() && taken + 1 == places && over.connection > 0;
+        cell.shared.sometimes(again, "a client took a place that a connection had given back");
     }
 
     /// Takes a request, as a server's connection does; one that ends is made anew for the next.
@@ -80,7 +145,9 @@ impl Process {
             peer.take_output()
         };
         finished.into_iter().for_each(|(done, result)| done(result));
-        let Err(e) = door.inline.receive(&bytes) else { return };
+        let received = door.inline.receive(&bytes);
+        self.end_late(&door, from);
+        let Err(e) = received else { return };
         if e.kind != Kind::Denied {
             self.node.report_finding(format!("a connection was refused: {e}"));
         }
@@ -88,9 +155,26 @@ impl Process {
         self.end_door(&door, &e);
     }
 
+    /// A message came late, of a connection that is known to have ended: it ends once more.
+    fn end_late(&self, door: &Arc<Door>, (over, _): Asker<'_>) {
+        let ended = self.doors.ended.held().get(over.machine).copied();
+        if ended.is_some_and(|ended| door.connection <= ended)
+            && over.shown.is_some_and(|named| is_client(named))
+        {
+            self.end_door(door, &Error::retry("the connection has ended"));
+        }
+    }
+
     /// Nothing comes of this connection any more; the next request makes another one.
     fn end_door(&self, door: &Arc<Door>, why: &Error) {
-        self.doors.held().retain(|_, other| !Arc::ptr_eq(other, door));
+        let mut doors = self.doors.open.held();
+        let is_it = |(_, other): &(&Key, &Arc<Door>)| Arc::ptr_eq(other, door);
+        let ended = doors.iter().find(is_it).map(|(key, _)| key.clone());
+        if let Some(key) = ended {
+            doors.remove(&key);
+            self.doors.ending.held().push((key, Arc::downgrade(door)));
+        }
+        drop(doors);
         let mut finished = Finished::new();
         door.peer.held().fail(why, &mut finished);
         finished.into_iter().for_each(|(done, result)| done(result));
@@ -98,7 +182,7 @@ impl Process {
 
     /// Sends the answers that are there.
     pub(super) fn flush(&self, now_ns: u64) {
-        let doors: Vec<Arc<Door>> = self.doors.held().values().cloned().collect();
+        let doors: Vec<Arc<Door>> = self.doors.open.held().values().cloned().collect();
         doors.iter().for_each(|door| self.flush_door(door, now_ns));
     }
 
@@ -123,6 +207,22 @@ impl Process {
     }
 }
 
+impl Process {
+    /// The connection of this number of a client's machine has ended, and all before it.
+    fn ended(&self, machine: &str, connection: u64) {
+        let has_ended = |(key, door): &(&Key, &Arc<Door>)| {
+            key.machine.as_deref() == Some(machine) && door.connection <= connection
+        };
+        self.doors.ended.held().insert(machine.to_owned(), connection);
+        let doors = self.doors.open.held();
+        let ended: Vec<Arc<Door>> =
+            doors.iter().filter(has_ended).map(|(_, door)| door.clone()).collect();
+        drop(doors);
+        let why = Error::retry("the connection has ended");
+        ended.iter().for_each(|door| self.end_door(door, &why));
+    }
+}
+
 /// What other nodes and clients reach.
 pub(super) struct Server {
     pub cell: Arc<Cell>,
@@ -130,16 +230,24 @@ pub(super) struct Server {
 }
 
 impl Listener for Server {
-    fn request(&self, shown: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone) {
-        let (of, cell) = (self.of.clone(), self.cell.clone());
+    fn ended(&self, machine: &str, connection: u64) {
+        self.of.ended(machine, connection);
+    }
+
+    fn request(&self, over: Over<'_>, request: PeerRequest, reply: PeerDone) {
+        let (of, cell, shown) = (self.of.clone(), self.cell.clone(), over.shown);
         let life = of.life.clone();
         if let Some(named) = shown.filter(|named| named.role == Role::Node) {
             self.refuses_stolen(named, &request);
         }
         let reply = self.refuses_older(&request, reply);
         let reply = self.refuses_revoked(shown, &request, reply);
-        let shown = shown.cloned();
-        self.cell.run(&life, move || of.request(&cell, (shown.as_ref(), false), request, reply));
+        let (machine, connection, shown) =
+            (over.machine.to_owned(), over.connection, shown.cloned());
+        self.cell.run(&life, move || {
+            let over = Over { machine: &machine, connection, shown: shown.as_ref() };
+            of.request(&cell, (over, false), request, reply);
+        });
     }
 }
 
@@ -173,7 +281,10 @@ impl Server {
                 .sometimes(e.kind == Kind::Denied, "a message with a stolen number was refused"),
         });
         let (of, cell, life) = (self.of.clone(), self.cell.clone(), self.of.life.clone());
-        self.cell.run(&life, move || of.request(&cell, (Some(&named), true), forged, said));
+        self.cell.run(&life, move || {
+            let over = Over { machine: "", connection: 0, shown: Some(&named) };
+            of.request(&cell, (over, true), forged, said);
+        });
     }
 
     /// Watches the answer to a message over a connection that began with a certificate which this node

@@ -179,6 +179,11 @@ impl Visitor {
         left
     }
 
+    /// Ends the connections to a node; the next request begins one.
+    pub fn hang_up(&self, gateway: usize) {
+        self.net.hang_up(&self.name, &address(gateway));
+    }
+
     /// Processes that have started so far.
     pub fn starts(&self) -> u64 {
         self.shared.starts.load(Ordering::Relaxed)
