@@ -8,6 +8,7 @@ mod curve;
 mod keys;
 mod ladder;
 mod load;
+mod lookaside;
 mod second;
 mod server;
 mod trace;
@@ -27,7 +28,7 @@ use std::time::Duration;
 #[derive(Args, Debug, Clone)]
 pub struct CacheBench {
     /// get100, pipeline, get1, set, udp1, udp10, udp100, trains1, client1, or `table` for all
-    /// these; hits, curve, ladder, cores, crowd, items, second: see docs/cache.md
+    /// these; hits, curve, ladder, cores, crowd, items, lookaside, second: see docs/cache.md
     #[arg(short = 't', long = "type", default_value = "table", value_name = "TYPE")]
     pub kind: String,
     /// Keys that are stored
@@ -132,6 +133,7 @@ pub fn run(options: &CacheBench, out: &mut Output) -> Result<()> {
     match options.kind.as_str() {
         "hits" => return trace::run(options, out),
         "curve" => return curve::run(options, out),
+        "lookaside" => return lookaside::run(options, out),
         "ladder" => return ladder::run(options, out),
         "cores" => return ladder::cores(options, out),
         "crowd" => return crowd::run(options, out),

@@ -19,5 +19,5 @@ pub mod wire;
 pub use batch::{Answer, Batch, Store};
 pub use client::{CacheClientOptions, Client, Drops, Failover};
 pub use fleet::Transport;
-pub use lookaside::{Lookaside, LookasideCounts, LookasideOptions};
+pub use lookaside::{Invalidated, Lookaside, LookasideCounts, LookasideOptions};
 pub use ring::{Hashing, Member, Ring};

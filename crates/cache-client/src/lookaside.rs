@@ -5,13 +5,26 @@
 pub mod command;
 pub mod lookup;
 
-use crate::batch;
+use crate::batch::{self, Answer, Batch};
 use crate::client::{Ask, CacheClientOptions, Client, Failover};
 use crate::fleet::Outcome;
 use crate::wire::Shape;
 use holdfast_base::{Error, Result};
 pub use lookup::LookasideCounts;
 use lookup::{Fill, Filled, Lookup, Rules};
+
+/// What invalidations leave of a key, in all servers of a lookaside: as whoever invalidates was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Invalidated {
+    /// Nothing. So a plain get serves a hit, and what it does not find is asked for.
+    #[default]
+    Deleted,
+    /// The old value, with a mark that plain gets do not see: every key is asked for on a line of its own.
+    Marked {
+        /// Takes an old value while another loads the new one.
+        takes_stale: bool,
+    },
+}
 
 /// How a [`Lookaside`] reads and fills.
 #[derive(Clone, Debug)]
@@ -22,9 +35,7 @@ pub struct LookasideOptions {
     pub lease_s: u32,
     /// How long others wait for it before they load on their own, in milliseconds.
     pub patience_ms: u32,
-    /// Takes an invalidated value while another loads the new one. Servers keep such values where
-    /// invalidations are told to leave them.
-    pub takes_stale: bool,
+    pub invalidated: Invalidated,
     /// One asker loads a value anew that has fewer seconds to live than this; 0 for never.
     pub refresh_s: u32,
 }
@@ -35,7 +46,7 @@ impl Default for LookasideOptions {
             expiry_s: 0,
             lease_s: 10,
             patience_ms: 500,
-            takes_stale: false,
+            invalidated: Invalidated::Deleted,
             refresh_s: 0,
         }
     }
@@ -54,6 +65,7 @@ pub struct Lookaside {
     options: LookasideOptions,
     counts: LookasideCounts,
     request: Vec<u8>,
+    gets: Batch,
 }
 
 impl Lookaside {
@@ -80,7 +92,8 @@ impl Lookaside {
         }
         let client = Client::new(servers, client)?;
         let counts = LookasideCounts::default();
-        Ok(Lookaside { client, options, counts, request: Vec::new() })
+        let (request, gets) = (Vec::new(), Batch::new());
+        Ok(Lookaside { client, options, counts, request, gets })
     }
 
     pub fn counts(&self) -> LookasideCounts {
@@ -106,9 +119,12 @@ impl Lookaside {
         mut load: impl FnMut(&[usize]) -> Result<Vec<Option<Vec<u8>>>>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         keys.iter().try_for_each(|key| batch::check(key.as_ref()))?;
+        let invalidated = self.options.invalidated;
         let rules = Rules {
+            // A get does not see how long a value has to live.
+            gets_first: invalidated == Invalidated::Deleted && self.options.refresh_s == 0,
             patience_ns: u64::from(self.options.patience_ms) * 1_000_000,
-            takes_stale: self.options.takes_stale,
+            takes_stale: invalidated == Invalidated::Marked { takes_stale: true },
         };
         let mut lookup = Lookup::new(keys.len(), rules, self.client.now_ns());
         lookup.counts = self.counts;
@@ -124,6 +140,7 @@ impl Lookaside {
         keys: &[K],
         load: &mut impl FnMut(&[usize]) -> Result<Vec<Option<Vec<u8>>>>,
     ) -> Result<()> {
+        self.get_first(lookup, keys)?;
         while !lookup.is_done() {
             let asks = lookup.to_ask(self.client.now_ns());
             self.ask(lookup, keys, &asks)?;
@@ -147,6 +164,28 @@ impl Lookaside {
             if let Some(at_ns) = lookup.next_ask_ns() {
                 self.client.idle_until(at_ns)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Takes what plain gets find, where that is good enough.
+    fn get_first<K: AsRef<[u8]>>(&mut self, lookup: &mut Lookup, keys: &[K]) -> Result<()> {
+        let numbers = lookup.to_get();
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.gets.clear();
+        for number in &numbers {
+            self.gets.get(keys[*number].as_ref())?;
+        }
+        self.client.run(&mut self.gets)?;
+        let now_ns = self.client.now_ns();
+        for (number, answer) in numbers.iter().zip(self.gets.answers()) {
+            let found = match answer {
+                Answer::Hit { data, flags, .. } => Some((data, flags)),
+                _ => None,
+            };
+            lookup.got(*number, found, now_ns);
         }
         Ok(())
     }

@@ -16,6 +16,9 @@ const _: () = assert!(REST_LEAST_NS <= REST_MOST_NS);
 /// How keys are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
+    /// Takes what a plain get finds, and asks for what it does not: where invalidations delete, a value that
+    /// is there is good.
+    pub gets_first: bool,
     /// How long a key that another loads is waited for, in nanoseconds, before it is loaded here, too.
     pub patience_ns: u64,
     /// Takes an invalidated value as long as another loads the new one.
@@ -96,6 +99,8 @@ pub struct LookasideCounts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    Get,
+    Getting,
     Ask { at_ns: u64 },
     Asked,
     Load(Option<Token>),
@@ -124,13 +129,9 @@ pub struct Lookup {
 
 impl Lookup {
     pub fn new(keys: usize, rules: Rules, now_ns: u64) -> Lookup {
-        let slot = Slot {
-            state: State::Ask { at_ns: now_ns },
-            since_ns: now_ns,
-            rest_ns: REST_LEAST_NS,
-            has_old: false,
-            value: None,
-        };
+        let state = if rules.gets_first { State::Get } else { State::Ask { at_ns: now_ns } };
+        let slot =
+            Slot { state, since_ns: now_ns, rest_ns: REST_LEAST_NS, has_old: false, value: None };
         Lookup { rules, slots: vec![slot; keys], counts: LookasideCounts::default() }
     }
 
@@ -145,6 +146,29 @@ impl Lookup {
             number
         });
         due.collect()
+    }
+
+    /// Keys to get before anything is asked.
+    pub fn to_get(&mut self) -> Vec<usize> {
+        self.take(|state| state == State::Get, |_| State::Getting)
+    }
+
+    /// What a plain get came to: the value, if it found one, and its client flags.
+    pub fn got(&mut self, number: usize, found: Option<(&[u8], u32)>, now_ns: u64) {
+        let slot = &mut self.slots[number];
+        assert_eq!(slot.state, State::Getting, "an answer to a get");
+        // One without bytes may be a promise.
+        let is_value = |(data, flags): &(&[u8], u32)| {
+            !data.is_empty() || *flags != 0 || planted!("lookaside.promises-are-values")
+        };
+        match found.filter(is_value) {
+            Some((data, _)) => {
+                self.counts.hits += 1;
+                slot.value = Some(data.to_vec());
+                slot.state = State::Done;
+            }
+            None => slot.state = State::Ask { at_ns: now_ns },
+        }
     }
 
     /// Keys to ask their servers for, now.

@@ -4,7 +4,7 @@
 use super::cache;
 use super::memcached::Memcached;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};
+use holdfast_cache_client::{CacheClientOptions, Client, Invalidated, Lookaside, LookasideOptions};
 use holdfast_env::tasks;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,10 +48,12 @@ fn with_each(test: impl Fn(&dyn Fn() -> (SocketAddr, Box<dyn std::any::Any>))) {
 fn a_row_that_was_loaded_before_an_invalidation_is_not_stored_behind_it() {
     with_each(|start| {
         let (server, _runs) = start();
-        let mut reader = lookaside(&[server], LookasideOptions::default());
         let mut plain = client(&[server]);
-        for stale_s in [0, 30] {
-            let key = format!("price:{stale_s}");
+        let marked = Invalidated::Marked { takes_stale: false };
+        for (stale_s, invalidated) in [(0, Invalidated::Deleted), (0, marked), (30, marked)] {
+            let options = LookasideOptions { invalidated, ..LookasideOptions::default() };
+            let mut reader = lookaside(&[server], options);
+            let key = format!("price:{stale_s}:{invalidated:?}").replace(' ', "");
             let key = key.as_bytes();
             let got = reader.get(key, || {
                 plain.invalidate(&[key], stale_s).unwrap();
@@ -60,9 +62,10 @@ fn a_row_that_was_loaded_before_an_invalidation_is_not_stored_behind_it() {
             assert_eq!(got.unwrap().unwrap(), b"old", "who began before may read it");
             assert_eq!(reader.get(key, || row("new")).unwrap().unwrap(), b"new");
             assert_eq!(reader.get(key, is_cached).unwrap().unwrap(), b"new");
+            let counts = reader.counts();
+            assert_eq!((counts.refused, counts.filled), (1, 1), "{invalidated:?}");
+            assert_eq!((counts.hits, counts.unguarded), (1, 0), "{invalidated:?}");
         }
-        let counts = reader.counts();
-        assert_eq!((counts.refused, counts.filled, counts.hits, counts.unguarded), (2, 2, 2, 0));
 
         let was_missing = plain.get(b"plain").unwrap().is_none();
         plain.invalidate(&[b"plain"], 0).unwrap();
@@ -155,7 +158,7 @@ fn of_many_readers_one_loads() {
                 .map(|_| {
                     let loads = loads.clone();
                     let options = LookasideOptions {
-                        takes_stale,
+                        invalidated: Invalidated::Marked { takes_stale },
                         patience_ms: 20_000,
                         ..LookasideOptions::default()
                     };
