@@ -1,5 +1,7 @@
 //! `holdfast invalidate`: keeps a pool of caches true to a database. Decides nothing about keys.
 
+mod metrics;
+
 use crate::route;
 use clap::{Args, Subcommand};
 use holdfast_base::text::utc;
@@ -11,6 +13,7 @@ use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock, RealRng, Rng, local, signals};
 use holdfast_invalidate::map::{self, Map};
 use holdfast_invalidate::mariadb::Server;
+use holdfast_invalidate::progress::Progress;
 use holdfast_invalidate::run::{self, Connect, Settings};
 use holdfast_invalidate::status;
 use serde_json::json;
@@ -54,6 +57,10 @@ pub struct RunOptions {
     /// Pools and their servers, as `holdfast route --config` reads them
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Write metrics to this file every five seconds, as the textfile collector of Prometheus' node exporter
+    /// reads them; it must end in `.prom`
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
     /// Tables, columns and the keys that they are in; --help shows one
     #[arg(long, value_name = "FILE")]
     map: PathBuf,
@@ -84,10 +91,13 @@ pub fn run(
                 || format!("{to}: at {position}, changed {}", utc(changed_s as i64, ' ')),
                 || json!({"pool": to, "position": position, "changed_s": changed_s}),
             )?;
-            standing.servers.iter().try_for_each(|(server, behind)| {
+            standing.servers.iter().try_for_each(|lack| {
+                let (server, entries) = (&lack.server, lack.entries);
+                let since = lack.since_s.map(|since_s| utc(since_s as i64, ' '));
+                let since = since.map_or(String::new(), |since| format!(", since {since}"));
                 out.line(
-                    || format!("{server}: {behind} entries behind"),
-                    || json!({"server": server, "entries_behind": behind}),
+                    || format!("{server}: {entries} entries behind{since}"),
+                    || json!({"server": server, "entries_behind": entries, "behind_since_s": lack.since_s}),
                 )
             })
         }
@@ -113,7 +123,9 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
             names.join("`, `")
         ))
     })?;
+    let progress = Arc::new(Progress::default());
     let settings = Settings {
+        progress: progress.clone(),
         from: Server::parse(&options.from)?,
         reads: options.reads.iter().map(|url| Server::parse(url)).collect::<Result<_>>()?,
         map: read_map(&options.map)?,
@@ -131,11 +143,20 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
         }
     })?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+    let told = options
+        .metrics
+        .clone()
+        .map(|path| metrics::start(path, progress.clone(), clock.clone(), stop.clone()));
+    let told = told.transpose()?;
     let (from, to) = (settings.from.name.clone(), options.to.clone());
-    run::run(settings, connect, clock, &stop, || {
+    let ended = run::run(settings, connect, clock, &stop, || {
         out.line(
             || format!("holdfast invalidate follows {from} for pool {to}"),
             || json!({"event": "ready", "from": from, "to": to}),
         )
-    })
+    });
+    if let Some(told) = told {
+        told.join();
+    }
+    ended
 }

@@ -59,6 +59,11 @@ impl Gate {
         self.waiting.clear();
     }
 
+    /// When the first change that waits was made.
+    pub fn since_s(&self) -> Option<u64> {
+        self.waiting.front().map(|change| change.changed_s)
+    }
+
     /// The changes that all of the databases that are read have shown, in order.
     pub fn pass(&mut self, seen: &[Seen]) -> Vec<Change> {
         assert!(!seen.is_empty(), "rows are read somewhere");

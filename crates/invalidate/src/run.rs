@@ -9,6 +9,7 @@ use crate::entry::Entry;
 use crate::map::Map;
 use crate::mariadb;
 use crate::position::Position;
+use crate::progress::Progress;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cache_client::route::RoutePlan;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub stale_s: u32,
     /// Among the database's replicas; no two have the same.
     pub server_id: u32,
+    /// Told as it goes on.
+    pub progress: Arc<Progress>,
 }
 
 /// The topic of a pool.
@@ -63,6 +66,8 @@ impl Shared {
             event!(InvalidateWaits, why);
             troubles.push((what.to_owned(), why.to_owned()));
         }
+        let count = troubles.len() as u64;
+        self.settings.progress.change(|counts| counts.troubles = count);
     }
 
     fn goes_on(&self, what: &str) {
@@ -70,6 +75,8 @@ impl Shared {
         let before = troubles.len();
         troubles.retain(|(of, _)| of != what);
         if troubles.len() < before {
+            let count = troubles.len() as u64;
+            self.settings.progress.change(|counts| counts.troubles = count);
             let said = format!("{what} again");
             event!(InvalidateGoesOn, said);
         }
@@ -114,6 +121,8 @@ pub fn run(
 pub(crate) struct Known {
     pub position: Option<(Index, Position, u64)>,
     pub confirmed: Option<(Index, Vec<(String, Index)>)>,
+    /// Entries with changes, and when the last of each was made.
+    pub changes: Vec<(Index, u64)>,
     pub first: Index,
     pub next: Index,
 }
@@ -134,6 +143,7 @@ pub(crate) fn known(client: &mut Client, topic: &str) -> Result<Known> {
             match Entry::read(entry.index, &entry.bytes)? {
                 Entry::Keys { position, changed_s, .. } | Entry::Empty { position, changed_s } => {
                     known.position = Some((entry.index, position, changed_s));
+                    known.changes.push((entry.index, changed_s));
                 }
                 Entry::Confirmed { servers } => known.confirmed = Some((entry.index, servers)),
             }

@@ -36,6 +36,18 @@ pub enum What {
     Empty,
 }
 
+/// What a server has not confirmed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    pub server: String,
+    /// Entries of the topic that say something.
+    pub entries: u64,
+    /// When the first change that it lacks was made, in seconds since 1970, by the database's clock.
+    pub since_s: Option<u64>,
+    /// It drops everything before it is told anything else.
+    pub is_to_be_emptied: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Server {
     name: String,
@@ -48,7 +60,8 @@ struct Server {
 /// The servers of a pool, and of those that have its keys meanwhile.
 pub struct Sender {
     servers: BTreeMap<u32, Server>,
-    entries: VecDeque<(Index, Order)>,
+    /// With the time of the last change of each.
+    entries: VecDeque<(Index, u64, Order)>,
     /// Behind the last entry that was read.
     next: Index,
     backlog_keys: usize,
@@ -88,21 +101,22 @@ impl Sender {
     pub fn push(&mut self, index: Index, entry: &Entry, holders: impl Fn(&[u8]) -> Vec<u32>) {
         assert!(index >= self.next, "entries come in order");
         self.next = Index(index.0 + 1);
-        let order = match entry {
+        let (changed_s, order) = match entry {
             Entry::Confirmed { .. } => return,
-            Entry::Empty { .. } => Order::Empty,
-            Entry::Keys { keys, .. } => {
+            Entry::Empty { changed_s, .. } => (*changed_s, Order::Empty),
+            Entry::Keys { keys, changed_s, .. } => {
                 self.backlog_keys += keys.len();
-                Order::Keys(keys.iter().map(|key| (key.clone(), holders(key))).collect())
+                let keys = keys.iter().map(|key| (key.clone(), holders(key))).collect();
+                (*changed_s, Order::Keys(keys))
             }
         };
-        self.entries.push_back((index, order));
+        self.entries.push_back((index, changed_s, order));
         self.forget();
     }
 
     /// Gives up what all have confirmed, and what is too much to keep: who misses that is emptied.
     fn forget(&mut self) {
-        while let Some((index, order)) = self.entries.front() {
+        while let Some((index, _, order)) = self.entries.front() {
             let (index, is_full) = (*index, self.backlog_keys > self.backlog_keys_max);
             if !is_full && self.servers.values().any(|server| server.next <= index) {
                 return;
@@ -130,8 +144,7 @@ impl Sender {
             return due(What::Empty, self.next.max(server.next));
         }
         let (mut keys, mut next) = (Vec::new(), server.next);
-        let from = self.entries.partition_point(|(index, _)| *index < server.next);
-        for (index, order) in self.entries.range(from..) {
+        for (index, _, order) in self.entries.range(self.lacked_by(server)..) {
             match order {
                 Order::Empty if keys.is_empty() => return due(What::Empty, Index(index.0 + 1)),
                 Order::Empty => break,
@@ -146,6 +159,25 @@ impl Sender {
             }
         }
         (next != server.next).then_some(Due { server: number, what: What::Keys(keys), next })
+    }
+
+    /// Where in the entries those begin that a server has not confirmed.
+    fn lacked_by(&self, server: &Server) -> usize {
+        self.entries.partition_point(|(index, ..)| *index < server.next)
+    }
+
+    /// What each server lacks, of what was read.
+    pub fn lacks(&self) -> Vec<Lack> {
+        let lack = |server: &Server| {
+            let from = self.lacked_by(server);
+            Lack {
+                server: server.name.clone(),
+                entries: (self.entries.len() - from) as u64,
+                since_s: self.entries.get(from).map(|(_, changed_s, _)| *changed_s),
+                is_to_be_emptied: server.is_to_be_emptied,
+            }
+        };
+        self.servers.values().map(lack).collect()
     }
 
     /// A server has carried out what it was told.
@@ -172,7 +204,7 @@ impl Sender {
 
     /// The first entry that some server still needs.
     pub fn needed(&self) -> Index {
-        self.entries.front().map_or(self.next, |(index, _)| *index)
+        self.entries.front().map_or(self.next, |(index, ..)| *index)
     }
 }
 
@@ -183,7 +215,7 @@ mod tests {
 
     fn keys(names: &[&str]) -> Entry {
         let keys = names.iter().map(|name| name.as_bytes().to_vec()).collect();
-        Entry::Keys { position: Position::default(), changed_s: 0, keys }
+        Entry::Keys { position: Position::default(), changed_s: names.len() as u64 - 1, keys }
     }
 
     /// Keys that begin with `a` are of server 0, the others of 1; server 2 may hold all.
@@ -227,6 +259,10 @@ mod tests {
         confirm(&mut sender, 0);
         confirm(&mut sender, 2);
         assert_eq!((told(&sender, 0), sender.needed()), (None, Index(10)));
+        let lacks = |sender: &Sender| -> Vec<(u64, Option<u64>)> {
+            sender.lacks().iter().map(|lack| (lack.entries, lack.since_s)).collect()
+        };
+        assert_eq!(lacks(&sender), [(0, None), (2, Some(1)), (0, None)]);
         sender.push(Index(13), &keys(&["b2"]), holders);
         sender.push(Index(14), &Entry::Confirmed { servers: vec![] }, holders);
         assert_eq!(told(&sender, 1), words(&["b1", "b2"]));
@@ -246,6 +282,8 @@ mod tests {
         sender.push(Index(15), &keys(&["a1", "b1"]), holders);
         assert_eq!(told(&sender, 0), words(&["a1"]));
         assert_eq!((told(&sender, 1), told(&sender, 2)), (words(&["all"]), words(&["all"])));
+        let emptied: Vec<bool> = sender.lacks().iter().map(|lack| lack.is_to_be_emptied).collect();
+        assert_eq!(emptied, [false, true, true]);
         assert_eq!(sender.positions(), [("s0".to_owned(), Index(15))]);
         confirm(&mut sender, 1);
         assert_eq!(sender.positions().len(), 2);

@@ -8,7 +8,9 @@ use holdfast_base::{Error, Result};
 use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};
 use holdfast_env::{Rng, SeededRng};
 use serde_json::Value;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -417,6 +419,9 @@ fn a_database_whose_log_says_too_little_is_refused_by_the_setting_s_name() {
     let mut other = Invalidator::command(&shop, &shop.database.url());
     assert_eq!(finish(other.args(["--stale", "99999999"]), b"").code, Some(2));
     let mut other = Invalidator::command(&shop, &shop.database.url());
+    let unread = ["--metrics", "/tmp/metrics.txt"];
+    finish(other.args(unread), b"").refused(&["`/tmp/metrics.txt`", "`.prom`"]);
+    let mut other = Invalidator::command(&shop, &shop.database.url());
     let itself = ["--reads", &shop.database.url()];
     finish(other.args(itself), b"").refused(&["`127.0.0.1:", "applied nothing", "`--reads`"]);
     assert_eq!(shop.status(), None, "nothing was written");
@@ -487,12 +492,20 @@ fn a_server_that_was_away_is_told_what_it_missed_and_two_invalidators_do_no_harm
     }
 }
 
-/// A primary key that changes, and a transaction of more keys than anybody remembers.
+/// A primary key that changes, and a transaction of more keys than anybody remembers; the file of metrics
+/// counts them, and whoever may read it still may once it was replaced.
 #[test]
 fn keys_that_change_go_on_both_sides_and_too_many_at_once_empty_the_pool() {
     let scratch = Scratch::new();
     let Some(shop) = shop(&scratch, SETTINGS) else { return };
-    let invalidator = Invalidator::start(&shop);
+    let metrics = scratch.path("pool.prom");
+    std::fs::write(&metrics, "").unwrap();
+    std::fs::set_permissions(&metrics, Permissions::from_mode(0o644)).unwrap();
+    let mut command = Invalidator::command(&shop, &shop.database.url());
+    let invalidator = Invalidator::start_by({
+        command.arg("--metrics").arg(&metrics);
+        command
+    });
     let (mut sql, mut client) = (shop.database.sql(), shop.client());
     shop.settle();
     for key in ["item:5", "item:5005", "item:6", "other:1"] {
@@ -516,6 +529,22 @@ fn keys_that_change_go_on_both_sides_and_too_many_at_once_empty_the_pool() {
     );
     shop.settle();
     assert_eq!(client.get(b"other:1").unwrap(), None);
+    let servers = shop.servers().into_iter().map(|server| format!("{{server=\"{server}\"}} 0"));
+    let names = ["server_entries_behind", "server_lag_seconds", "server_to_be_emptied"];
+    let mut lines: Vec<String> =
+        servers.flat_map(|server| names.map(|name| format!("{name}{server}"))).collect();
+    // Item 5 before and after, item 6, and their names; once as the topic was new.
+    lines.extend(
+        ["keys_total 5", "emptied_total 2", "troubles 0", "lag_seconds 0"].map(String::from),
+    );
+    until("the file says so", || {
+        let text = std::fs::read_to_string(&metrics).unwrap();
+        let has =
+            |line: &String| text.lines().any(|of| of == format!("holdfast_invalidate_{line}"));
+        lines.iter().all(has)
+    });
+    let mode = std::fs::metadata(&metrics).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
     let mut told = invalidator.kill();
     let said = told.whole();
     assert!(said.contains("more than 100000 keys"), "{said}");

@@ -145,15 +145,23 @@ fn pass(
                 Err(e) => return Err(e),
             }
         }
+        show(shared, &gate);
         let visible = gate.pass(&eyes.look()?);
         let is_waiting = visible.is_empty();
         writer.write(visible, position)?;
+        show(shared, &gate);
         shared.goes_on(WHAT);
         if is_waiting {
             shared.stop.sleep_until_stop(LOOK);
         }
     }
     Ok(())
+}
+
+fn show(shared: &Shared, gate: &Gate) {
+    shared.settings.progress.change(|counts| {
+        (counts.waiting, counts.waiting_since_s) = (gate.len() as u64, gate.since_s());
+    });
 }
 
 fn take(gate: &mut Gate, (change, unknown): (Change, Option<String>)) {
@@ -243,6 +251,15 @@ impl Writer<'_> {
         for some in bytes.chunks(8) {
             self.client.log().append(&self.shared.topic, some)?;
         }
+        self.shared.settings.progress.change(|counts| {
+            for entry in entries {
+                match entry {
+                    Entry::Keys { keys, .. } => counts.keys += keys.len() as u64,
+                    Entry::Empty { .. } => counts.emptied += 1,
+                    Entry::Confirmed { .. } => {}
+                }
+            }
+        });
         self.written_ns = self.shared.clock.monotonic_ns();
         Ok(())
     }
@@ -250,7 +267,7 @@ impl Writer<'_> {
     /// Writes the keys of visible changes, and moves the position behind them.
     fn write(&mut self, changes: Vec<Change>, position: &mut Position) -> Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
-        let changed_s = last.changed_s;
+        let (changed_s, transactions) = (last.changed_s, changes.len() as u64);
         let (mut entries, mut keys) = (Vec::new(), BTreeSet::new());
         let mut at = position.clone();
         for change in changes {
@@ -280,6 +297,7 @@ impl Writer<'_> {
         if !entries.is_empty() {
             self.append(&entries)?;
         }
+        self.shared.settings.progress.change(|counts| counts.transactions += transactions);
         *position = at;
         Ok(())
     }
