@@ -4,6 +4,7 @@
 pub mod check;
 pub mod distance;
 pub mod faults;
+pub mod figures;
 pub mod histories;
 pub mod linear;
 pub mod world;

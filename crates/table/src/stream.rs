@@ -113,13 +113,23 @@ impl Stream {
     /// Each epoch of which entries are held, with its last place, in order.
     pub fn epochs(&self) -> Vec<Place> {
         let mut ends: Vec<Place> = Vec::new();
-        for entry in &self.entries {
-            match ends.last_mut() {
-                Some(last) if last.epoch == entry.place.epoch => *last = entry.place,
-                _ => ends.push(entry.place),
-            }
+        let mut last = self.tail();
+        while last.number > 0 {
+            ends.push(last);
+            let before = self.entries.partition_point(|entry| entry.place.epoch < last.epoch);
+            last = before.checked_sub(1).map_or(Place::default(), |at| self.entries[at].place);
         }
+        ends.reverse();
         ends
+    }
+
+    /// The first number of an epoch; 0 where it has no entry.
+    pub fn first_of(&self, epoch: Epoch) -> u64 {
+        let at = self.entries.partition_point(|entry| entry.place.epoch < epoch);
+        match self.entries.get(at) {
+            Some(entry) if entry.place.epoch == epoch => entry.place.number,
+            _ => 0,
+        }
     }
 
     /// The last place that this stream and one with those ends of epochs have in common.

@@ -142,3 +142,37 @@ fn a_version_waits_for_the_one_before_and_its_stream_waits_behind_it() {
     assert_eq!(region.tablet().record(b"k").unwrap().version, 3);
     assert!(Entry::from_bytes(&second.to_bytes()).is_ok());
 }
+
+/// Region 1 had followed everything, lost its log, and was sent nothing until somebody wrote again:
+/// what it had said before was taken for what it has.
+#[test]
+fn a_region_that_lost_its_log_is_sent_everything_again() {
+    let here = StreamId(0);
+    let put = ChangeKind::Put(vec![0]);
+    let mut region =
+        region(&[Entry::Decided { stream: here, entry: decided(0, 1, (1, 0, 0, put)) }]);
+    let says = |number| {
+        let first = here.first_epoch();
+        let matched = Place::new(first, number);
+        Message::Positions(vec![Position { stream: here, matched, shown: number, promised: first }])
+    };
+    let mut pushes_after = |log, number| {
+        region.arrived(RegionId(1), log, says(number));
+        let mut pushes = 0;
+        for _ in 0..2 * Settings::default().resend_ticks {
+            region.tick();
+            pushes += effects(&mut region)
+                .iter()
+                .filter(|effect| {
+                    matches!(
+                        effect,
+                        Effect::Send { to: RegionId(1), message: Message::Push { .. } }
+                    )
+                })
+                .count();
+        }
+        pushes
+    };
+    assert_eq!(pushes_after(LogId(1), 1), 0, "it has everything");
+    assert!(pushes_after(LogId(2), 0) > 0);
+}

@@ -69,11 +69,9 @@ impl Region {
         }
     }
 
+    /// An absent key shows no version: whether it was forgotten or has yet to come, nobody knows here.
     fn shows_version(&self, key: &[u8], version: u64) -> bool {
-        match self.tablet.record(key) {
-            Some(record) => record.version >= version,
-            None => self.tablet.floor() >= version,
-        }
+        self.tablet.record(key).is_some_and(|record| record.version >= version)
     }
 
     /// Decides a request, or has it decided where the record is at home.
@@ -440,17 +438,18 @@ impl Region {
         }
     }
 
-    /// A read whose mark did not come, or which waited long enough for what its client has seen.
+    /// A read whose mark did not come, or which waited long enough for what its client has seen; a
+    /// write that may have gone to a region that is lost: whoever leads now knows whether it came.
     fn ask_again(&mut self, ticket: u64) {
         let Some(pending) = self.pending.get(&ticket) else { return };
         let asker = Asker { region: self.me, ticket };
         match &pending.request.op {
             Op::Read(_) if pending.marked_in.is_some() => self.read_strong(ticket),
-            Op::Read(Level::Session(_)) => {
+            Op::Write { .. } | Op::Read(Level::Session(_)) => {
                 let request = pending.request.clone();
                 self.dispatch(asker, request, 0, None);
             }
-            _ => {}
+            Op::Read(_) => {}
         }
     }
 }

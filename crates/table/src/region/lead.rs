@@ -65,12 +65,11 @@ impl Lead {
     fn of(tablet: &Tablet, id: StreamId, epoch: Epoch, peers: Vec<RegionId>) -> Lead {
         let stream = tablet.stream(id);
         let last = stream.tail();
-        let opened = stream.behind(0, usize::MAX).iter().find(|e| e.place.epoch == epoch);
         let next = last.number.max(1);
         let peer = Peer { log: LogId(0), matched: None, next, quiet_ticks: 0 };
         let mut lead = Lead {
             epoch,
-            opened: opened.map_or(0, |entry| entry.place.number),
+            opened: stream.first_of(epoch),
             last,
             coming: BTreeMap::new(),
             asked: BTreeMap::new(),

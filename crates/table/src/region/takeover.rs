@@ -59,8 +59,9 @@ impl Region {
             return stream == StreamId::of(self.me) && self.is_well(leader, stream);
         }
         let regions = self.tablet.form().members.len() as u32;
-        let turn = u32::from(self.me.0).wrapping_sub(u32::from(leader.0)).wrapping_add(regions);
-        let patience = self.settings.silence_ticks + TURN_TICKS * (turn % regions);
+        // The one behind the lost one is the first.
+        let turn = (u32::from(self.me.0) + 2 * regions - u32::from(leader.0) - 1) % regions;
+        let patience = self.settings.silence_ticks + TURN_TICKS * turn;
         let silent = self.heard.get(&leader).map_or(0, |heard| heard.ticks_ago);
         let counts = self.tablet.stream(stream).counts(self.me, self.log);
         (silent > patience && counts)

@@ -146,7 +146,11 @@ fn lines(tablet: &Tablet) -> Result<Lines, String> {
                 None => change.after == 0 && *number_of > last,
             };
             if !follows || version.stream != home_now {
-                return Err(format!("T1: {:?} does not follow on version {last}", version.entry));
+                let (entry, now) = (&version.entry, home_now.0);
+                return Err(format!(
+                    "T1: {entry:?} in stream {} does not follow on version {last}, at home in {now}",
+                    version.stream.0
+                ));
             }
             match &change.kind {
                 ChangeKind::Put(bytes) => value = Some(number(bytes)),

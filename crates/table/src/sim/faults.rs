@@ -80,12 +80,24 @@ impl Faults {
                 }
                 (0..world.regions()).map(|at| (random.below(length), start(at))).collect()
             }
-            _ if may_lose_a_log(world, plan.mode) => {
+            _ if may_lose_a_log(world, plan.mode) && self.is_made_good(world, plan.mode) => {
                 self.lose(world, random, at);
                 vec![(length / 2, start(at))]
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Whether the log that was lost last has everything again. Of a timeline's stream there may be
+    /// two copies, and what a region decided on both is then nowhere, if both are lost.
+    fn is_made_good(&self, world: &World, mode: Mode) -> bool {
+        let mut tails = world.running().map(|region| {
+            region.tablet().streams().map(|stream| stream.tail()).collect::<Vec<_>>()
+        });
+        let first = tails.next();
+        mode == Mode::Strong
+            || self.lost_behind.is_empty()
+            || tails.all(|others| Some(&others) == first.as_ref())
     }
 
     /// A region's log is erased, or is an old one when the region comes back.
