@@ -23,6 +23,7 @@ pub mod scheduler;
 mod scribe;
 mod server;
 mod sort;
+mod table;
 mod tls;
 
 use blob::BlobBench;
@@ -39,6 +40,7 @@ use ride::RideBench;
 use scheduler::SchedulerBench;
 use scribe::ScribeBench;
 use sort::SortBench;
+use table::TableBench;
 
 /// `holdfast bench ...`: which benchmark, and with what.
 #[derive(Subcommand, Debug)]
@@ -66,6 +68,9 @@ pub enum Bench {
     Scribe(ScribeBench),
     /// The external sort, beside the disk's bandwidth and GNU sort
     Sort(SortBench),
+    /// Tables over regions, simulated: what each request costs by distance, beside its formula; a
+    /// lost region
+    Table(TableBench),
 }
 
 /// Measures what was asked for, and prints a line a case.
@@ -82,5 +87,6 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Log(options) => log::run(options, out),
         Bench::Scribe(options) => scribe::run(options, out),
         Bench::Sort(options) => sort::run(options, out),
+        Bench::Table(options) => table::run(options, out),
     }
 }

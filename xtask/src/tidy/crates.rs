@@ -29,6 +29,7 @@ pub const LAYERS: &[&[&str]] = &[
         "holdfast-ride",
         "holdfast-scribe",
         "holdfast-sort",
+        "holdfast-table",
     ],
     &["holdfast-shuffle"],
     &["holdfast-python"],

@@ -1,0 +1,313 @@
+//! What is written into a region's topic of a tablet, and what a stream is made of. Pure forms;
+//! docs/formats/table.md describes them byte by byte.
+
+use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
+
+/// The version that every entry begins with.
+pub const VERSION: u8 = 1;
+
+/// One entry of a region's topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// From here on the topic is this log's. It leads nothing that another log has opened.
+    Log(LogId),
+    /// What this region, leading, has decided.
+    Decided { stream: StreamId, entry: StreamEntry },
+    /// What another one has decided, in order: the entries behind `before`. Sent by the leader of
+    /// `under`, or fetched by who gathers promises for it; the entries' own epochs may be older.
+    Followed { stream: StreamId, under: Epoch, before: Place, entries: Vec<StreamEntry> },
+    /// Nothing of an epoch before this one is accepted any more.
+    Promised { stream: StreamId, epoch: Epoch },
+    /// This region still leads this epoch, as of here.
+    Checked { stream: StreamId, epoch: Epoch },
+}
+
+/// One entry of a home's stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamEntry {
+    /// Its own.
+    pub place: Place,
+    /// The epoch of the entry before it; 0 for the first.
+    pub before: Epoch,
+    /// What asked for it, if a client did.
+    pub asked: Option<Asked>,
+    /// What it says.
+    pub body: Body,
+}
+
+/// Which request of which session: a repetition gets the first answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    /// Drawn by the client.
+    pub session: u64,
+    /// From 1, increasing.
+    pub sequence: u64,
+    /// The client needs no result below this any more.
+    pub below: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// The epoch begins.
+    Open,
+    /// A record's next version.
+    Change(Change),
+    /// A request that was refused: it changes nothing, and is kept as answers are.
+    Refused(Refusal),
+    /// Reads that wait, by the region that asked and the highest of its tickets.
+    Mark(Vec<(RegionId, u64)>),
+    /// The region's log is this one now, and does not count yet. The one before counts no more.
+    Admit { region: RegionId, log: LogId },
+    /// The region's log holds all and counts.
+    Count { region: RegionId, log: LogId },
+}
+
+/// A version of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub key: Key,
+    /// The record's version from here on.
+    pub version: u64,
+    /// The version that it follows, `version - 1`; 0 where the key is absent: a new line begins.
+    pub after: u64,
+    /// Where the record is at home from here on.
+    pub home: StreamId,
+    /// The region whose client asked.
+    pub origin: RegionId,
+    pub kind: ChangeKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    Put(Vec<u8>),
+    /// The record stays as a tombstone, at home where it was.
+    Delete,
+    /// The value stays, the home changes.
+    Move,
+    /// The tombstone goes, and the key is the tablet's home's again.
+    Forget,
+}
+
+/// Why a request changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The key has this version.
+    Found(u64),
+    /// There is no such record.
+    Absent,
+}
+
+fn put_list<T: Encode>(out: &mut Vec<u8>, items: &[T]) {
+    items.encode(out);
+}
+
+fn list<T: Decode>(reader: &mut Reader<'_>) -> Result<Vec<T>, DecodeError> {
+    let count = u32::decode(reader)?;
+    let mut items = Vec::new();
+    for _ in 0..count {
+        items.push(T::decode(reader)?);
+    }
+    Ok(items)
+}
+
+impl Encode for Entry {
+    fn encode(&self, out: &mut Vec<u8>) {
+        VERSION.encode(out);
+        match self {
+            Entry::Log(log) => {
+                1u8.encode(out);
+                log.encode(out);
+            }
+            Entry::Decided { stream, entry } => {
+                2u8.encode(out);
+                stream.encode(out);
+                entry.encode(out);
+            }
+            Entry::Followed { stream, under, before, entries } => {
+                3u8.encode(out);
+                stream.encode(out);
+                under.encode(out);
+                before.encode(out);
+                put_list(out, entries);
+            }
+            Entry::Promised { stream, epoch } => {
+                4u8.encode(out);
+                stream.encode(out);
+                epoch.encode(out);
+            }
+            Entry::Checked { stream, epoch } => {
+                5u8.encode(out);
+                stream.encode(out);
+                epoch.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Entry {
+    fn decode(reader: &mut Reader<'_>) -> Result<Entry, DecodeError> {
+        if u8::decode(reader)? != VERSION {
+            return Err(DecodeError::BadValue("version"));
+        }
+        Ok(match u8::decode(reader)? {
+            1 => Entry::Log(LogId::decode(reader)?),
+            2 => Entry::Decided {
+                stream: StreamId::decode(reader)?,
+                entry: StreamEntry::decode(reader)?,
+            },
+            3 => Entry::Followed {
+                stream: StreamId::decode(reader)?,
+                under: Epoch::decode(reader)?,
+                before: Place::decode(reader)?,
+                entries: list(reader)?,
+            },
+            4 => {
+                Entry::Promised { stream: StreamId::decode(reader)?, epoch: Epoch::decode(reader)? }
+            }
+            5 => {
+                Entry::Checked { stream: StreamId::decode(reader)?, epoch: Epoch::decode(reader)? }
+            }
+            _ => return Err(DecodeError::BadValue("entry")),
+        })
+    }
+}
+
+impl Encode for StreamEntry {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.place.encode(out);
+        self.before.encode(out);
+        self.asked.encode(out);
+        self.body.encode(out);
+    }
+}
+
+impl Decode for StreamEntry {
+    fn decode(reader: &mut Reader<'_>) -> Result<StreamEntry, DecodeError> {
+        Ok(StreamEntry {
+            place: Place::decode(reader)?,
+            before: Epoch::decode(reader)?,
+            asked: Option::decode(reader)?,
+            body: Body::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for Asked {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.session.encode(out);
+        self.sequence.encode(out);
+        self.below.encode(out);
+    }
+}
+
+impl Decode for Asked {
+    fn decode(reader: &mut Reader<'_>) -> Result<Asked, DecodeError> {
+        Ok(Asked {
+            session: u64::decode(reader)?,
+            sequence: u64::decode(reader)?,
+            below: u64::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for Body {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Body::Open => 1u8.encode(out),
+            Body::Change(change) => {
+                2u8.encode(out);
+                change.encode(out);
+            }
+            Body::Refused(Refusal::Found(version)) => {
+                3u8.encode(out);
+                1u8.encode(out);
+                version.encode(out);
+            }
+            Body::Refused(Refusal::Absent) => {
+                3u8.encode(out);
+                2u8.encode(out);
+            }
+            Body::Mark(tickets) => {
+                4u8.encode(out);
+                (tickets.len() as u32).encode(out);
+                for (region, ticket) in tickets {
+                    region.encode(out);
+                    ticket.encode(out);
+                }
+            }
+            Body::Admit { region, log } => {
+                5u8.encode(out);
+                region.encode(out);
+                log.encode(out);
+            }
+            Body::Count { region, log } => {
+                6u8.encode(out);
+                region.encode(out);
+                log.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Body {
+    fn decode(reader: &mut Reader<'_>) -> Result<Body, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            1 => Body::Open,
+            2 => Body::Change(Change::decode(reader)?),
+            3 => Body::Refused(match u8::decode(reader)? {
+                1 => Refusal::Found(u64::decode(reader)?),
+                2 => Refusal::Absent,
+                _ => return Err(DecodeError::BadValue("refusal")),
+            }),
+            4 => {
+                let mut tickets = Vec::new();
+                for _ in 0..u32::decode(reader)? {
+                    tickets.push((RegionId::decode(reader)?, u64::decode(reader)?));
+                }
+                Body::Mark(tickets)
+            }
+            5 => Body::Admit { region: RegionId::decode(reader)?, log: LogId::decode(reader)? },
+            6 => Body::Count { region: RegionId::decode(reader)?, log: LogId::decode(reader)? },
+            _ => return Err(DecodeError::BadValue("body")),
+        })
+    }
+}
+
+impl Encode for Change {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, &self.key);
+        self.version.encode(out);
+        self.after.encode(out);
+        self.home.encode(out);
+        self.origin.encode(out);
+        match &self.kind {
+            ChangeKind::Put(value) => {
+                1u8.encode(out);
+                put_bytes(out, value);
+            }
+            ChangeKind::Delete => 2u8.encode(out),
+            ChangeKind::Move => 3u8.encode(out),
+            ChangeKind::Forget => 4u8.encode(out),
+        }
+    }
+}
+
+impl Decode for Change {
+    fn decode(reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
+        Ok(Change {
+            key: reader.bytes()?.to_vec(),
+            version: u64::decode(reader)?,
+            after: u64::decode(reader)?,
+            home: StreamId::decode(reader)?,
+            origin: RegionId::decode(reader)?,
+            kind: match u8::decode(reader)? {
+                1 => ChangeKind::Put(reader.bytes()?.to_vec()),
+                2 => ChangeKind::Delete,
+                3 => ChangeKind::Move,
+                4 => ChangeKind::Forget,
+                _ => return Err(DecodeError::BadValue("change")),
+            },
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! What clients ask a region, and what regions say to each other. Plain values: a driver gives
+//! them bytes and a connection.
+
+use crate::entry::{Asked, StreamEntry};
+use crate::ids::{Epoch, Key, Place, RegionId, StreamId};
+use crate::sessions::Outcome;
+use crate::token::Token;
+
+/// What a client asks of one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub key: Key,
+    pub op: Op,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A repetition (same session and sequence) gets the first answer.
+    Write {
+        asked: Asked,
+        value: Option<Vec<u8>>,
+        expect: Expect,
+    },
+    Read(Level),
+}
+
+/// On what a write insists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing.
+    Any,
+    /// There is no such record: an insert.
+    Absent,
+    /// The record has this version: test and set.
+    Version(u64),
+}
+
+/// How new what a read shows must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Whatever the region shows.
+    Any,
+    /// This version or a later one.
+    Critical(u64),
+    /// Nothing older than the client has seen.
+    Session(Token),
+    /// As new as the record's home shows when it is asked. Of a strong table: [`Level::Strong`].
+    Latest,
+    /// As new as anything that anybody was told of. Of a timeline table: [`Level::Latest`].
+    Strong,
+}
+
+/// What a client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Of a write; the place is where it was decided.
+    Done { outcome: Outcome, stream: StreamId, place: Place },
+    /// Of a read: version and value, or none. Whoever has seen `seen` shows nothing older.
+    Value { found: Option<(u64, Vec<u8>)>, seen: Token },
+    /// The token names what was cut off: the client's session begins anew.
+    Branched,
+    /// Unknown: ask again, a write with the same session and sequence.
+    Retry(&'static str),
+}
+
+/// Who waits for an answer: a region, and the number that it gave to the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    pub region: RegionId,
+    pub ticket: u64,
+}
+
+/// How far a log has a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub stream: StreamId,
+    /// It is the same as the log of this epoch's leader, up to this number.
+    pub matched: Place,
+    /// Up to this number it shows.
+    pub shown: u64,
+    /// It accepts nothing of an earlier epoch.
+    pub promised: Epoch,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A request, to the region where the record is at home. Nobody decides it before this place
+    /// shows: there the record moved.
+    Forward { asker: Asker, request: Request, hops: u8, after: Option<(StreamId, Place)> },
+    /// The answer to a forwarded request.
+    Answered { ticket: u64, answer: Answer },
+    /// The home does not show the version that a forwarded read asks for.
+    NotShown { ticket: u64 },
+    /// A strong read waits for a mark in this stream.
+    MarkAsked { stream: StreamId, ticket: u64 },
+    /// Durable entries of the stream, and up to where they are kept.
+    Push { stream: StreamId, under: Epoch, before: Place, entries: Vec<StreamEntry>, kept: u64 },
+    /// What was pushed does not follow on what is held; the ends of the epochs that are.
+    Behind { stream: StreamId, under: Epoch, ends: Vec<Place> },
+    /// How far the sender has streams. Each tick of all, and of one whenever it goes on.
+    Positions(Vec<Position>),
+    /// Promise to accept nothing of an earlier epoch.
+    AskPromise { stream: StreamId, epoch: Epoch },
+    /// Promised, by an entry; the last entry that is held.
+    Promised { stream: StreamId, epoch: Epoch, tail: Place },
+    /// A later epoch was promised.
+    Refused { stream: StreamId, promised: Epoch },
+    /// What a taker-over lacks of the stream; the ends of the epochs that it holds.
+    Fetch { stream: StreamId, epoch: Epoch, ends: Vec<Place> },
+    /// The entries behind the last place in common.
+    Fetched { stream: StreamId, epoch: Epoch, before: Place, entries: Vec<StreamEntry> },
+}

@@ -1,0 +1,247 @@
+//! Leading a stream that nobody leads any more: promises of a majority, the furthest tail, the
+//! entry that opens the epoch. And giving one up.
+
+use super::{Policy, Region};
+use crate::entry::{Body, Entry, StreamEntry};
+use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
+use crate::message::Message;
+use crate::stream::Accepted;
+use crate::tablet::Mode;
+use holdfast_env::{planted, sometimes};
+use std::collections::BTreeMap;
+
+/// Ticks between those in which two regions first ask for the same stream.
+const TURN_TICKS: u32 = 4;
+
+/// A stream that is being taken over.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub epoch: Epoch,
+    /// Who has promised, from which log, and the last entry that it holds.
+    promises: BTreeMap<RegionId, (LogId, Place)>,
+    opening: bool,
+    ticks: u32,
+}
+
+impl Region {
+    pub(super) fn tick_claims(&mut self) {
+        let ids: Vec<StreamId> = self.tablet.form().streams().collect();
+        for stream in ids {
+            if let Some(claim) = self.claims.get_mut(&stream) {
+                claim.ticks += 1;
+                if claim.ticks > 4 * self.settings.resend_ticks.max(5) {
+                    self.give_up(stream);
+                } else if claim.ticks.is_multiple_of(self.settings.resend_ticks) {
+                    self.ask_for_promises(stream);
+                    self.gather(stream);
+                }
+                continue;
+            }
+            let cooling = self.cooling.entry(stream).or_default();
+            *cooling = cooling.saturating_sub(1);
+            if *cooling == 0 && self.wants(stream) {
+                self.claim(stream);
+            }
+        }
+    }
+
+    /// Whether this region should lead a stream that it does not lead.
+    fn wants(&self, stream: StreamId) -> bool {
+        if self.leads.contains_key(&stream) {
+            return false;
+        }
+        let leader = self.leader(stream);
+        if leader == self.me {
+            // Opened by a log that is gone, or claimed in vain.
+            return true;
+        }
+        if self.mode() == Mode::Timeline || self.settings.policy == Policy::Wait {
+            return stream == StreamId::of(self.me) && self.is_well(leader, stream);
+        }
+        let regions = self.tablet.form().members.len() as u32;
+        // The one behind the lost one is the first.
+        let turn = (u32::from(self.me.0) + 2 * regions - u32::from(leader.0) - 1) % regions;
+        let patience = self.settings.silence_ticks + TURN_TICKS * turn;
+        let silent = self.heard.get(&leader).map_or(0, |heard| heard.ticks_ago);
+        let counts = self.tablet.stream(stream).counts(self.me, self.log);
+        (silent > patience && counts)
+            || (stream == StreamId::of(self.me) && counts && self.is_well(leader, stream))
+    }
+
+    /// Whether the region has followed its own stream, which another one leads, for long enough to
+    /// take it back without a gap.
+    fn is_well(&self, leader: RegionId, id: StreamId) -> bool {
+        let stream = self.tablet.stream(id);
+        let theirs = self.acks.get(&(id, leader)).map(|ack| ack.matched);
+        self.up_ticks > self.settings.return_ticks
+            && self.heard.values().all(|heard| heard.ticks_ago < self.settings.resend_ticks)
+            && stream.matched().epoch == stream.promised()
+            && theirs.is_some_and(|theirs| theirs <= stream.matched())
+    }
+
+    fn claim(&mut self, stream: StreamId) {
+        let epoch = Epoch::new(self.tells_epoch(stream).round() + 1, self.me);
+        let claim = Claim { epoch, promises: BTreeMap::new(), opening: false, ticks: 0 };
+        self.claims.insert(stream, claim);
+        self.append(&Entry::Promised { stream, epoch });
+    }
+
+    fn give_up(&mut self, stream: StreamId) {
+        self.claims.remove(&stream);
+        // Regions come back at different times, so that one of them finds nobody in its way.
+        let turn = u32::from(self.me.0) + 1;
+        self.cooling.insert(stream, self.settings.resend_ticks + TURN_TICKS * turn);
+    }
+
+    fn ask_for_promises(&mut self, stream: StreamId) {
+        let Some(claim) = self.claims.get(&stream) else { return };
+        if !claim.promises.contains_key(&self.me) {
+            return;
+        }
+        let epoch = claim.epoch;
+        let missing: Vec<RegionId> =
+            self.heard.keys().filter(|r| !claim.promises.contains_key(r)).copied().collect();
+        for to in missing {
+            self.send(to, Message::AskPromise { stream, epoch });
+        }
+    }
+
+    /// Another region wants to lead.
+    pub(super) fn promise_asked(
+        &mut self,
+        from: RegionId,
+        log: LogId,
+        stream: StreamId,
+        epoch: Epoch,
+    ) {
+        let promised = self.tells_epoch(stream);
+        // The same epoch again, of a log that is not known to have asked for it before: one that has
+        // lost its own promise may ask for what it has opened already.
+        let again = self.promised_to.get(&stream) == Some(&(epoch, log))
+            || planted!("table.epoch-asked-again");
+        if epoch < promised || (epoch == promised && !again) {
+            self.send(from, Message::Refused { stream, promised });
+            return;
+        }
+        self.promised_to.insert(stream, (epoch, log));
+        if epoch == promised {
+            let tail = self.tablet.stream(stream).tail();
+            self.send(from, Message::Promised { stream, epoch, tail });
+        } else if planted!("table.promise-not-logged") {
+            self.tablet.promise_unlogged(stream, epoch);
+            self.promised(stream, epoch, Accepted::Yes);
+        } else {
+            self.append(&Entry::Promised { stream, epoch });
+        }
+    }
+
+    /// The entry of a promise was applied: of this region's own claim, or of another one's.
+    pub(super) fn promised(&mut self, stream: StreamId, epoch: Epoch, accepted: Accepted) {
+        let held = self.tablet.stream(stream);
+        let (promised, tail) = (held.promised(), held.tail());
+        if promised > epoch {
+            self.refused(stream, promised);
+            return;
+        }
+        // A promise that was appended twice is one.
+        if accepted == Accepted::Yes {
+            self.stop_leading(stream);
+        }
+        if epoch.leader() != self.me {
+            if self.claims.get(&stream).is_some_and(|claim| claim.epoch < epoch) {
+                sometimes!("two takeovers met");
+                self.give_up(stream);
+            }
+            self.send(epoch.leader(), Message::Promised { stream, epoch, tail });
+            return;
+        }
+        let log = self.log;
+        if let Some(claim) = self.claims.get_mut(&stream).filter(|claim| claim.epoch == epoch) {
+            claim.promises.insert(self.me, (log, tail));
+            self.ask_for_promises(stream);
+            self.gather(stream);
+        }
+    }
+
+    pub(super) fn has_promised(
+        &mut self,
+        from: RegionId,
+        log: LogId,
+        stream: StreamId,
+        epoch: Epoch,
+        tail: Place,
+    ) {
+        let Some(claim) = self.claims.get_mut(&stream) else { return };
+        if claim.epoch != epoch || !claim.promises.contains_key(&self.me) {
+            return;
+        }
+        claim.promises.insert(from, (log, tail));
+        self.gather(stream);
+    }
+
+    /// Goes on with a claim: fetches the furthest tail, and opens the epoch once a majority has
+    /// promised. Who counts is what the furthest tail says.
+    pub(super) fn gather(&mut self, stream: StreamId) {
+        let Some(claim) = self.claims.get(&stream) else { return };
+        if claim.opening || !claim.promises.contains_key(&self.me) {
+            return;
+        }
+        let key =
+            |(_, (_, place)): &(&RegionId, &(LogId, Place))| match planted!("table.tail-by-number")
+            {
+                true => Place::new(Epoch::default(), place.number),
+                false => *place,
+            };
+        let Some((furthest, (_, best))) = claim.promises.iter().max_by_key(key) else { return };
+        let held = self.tablet.stream(stream);
+        let (epoch, furthest) = (claim.epoch, *furthest);
+        let enough = match self.mode() {
+            Mode::Strong => {
+                let counted = |(r, (log, _)): &(&RegionId, &(LogId, Place))| held.counts(**r, *log);
+                claim.promises.iter().filter(counted).count() >= held.majority()
+            }
+            // What one of them alone has followed must not be lost.
+            Mode::Timeline => claim.promises.len() == self.tablet.form().members.len(),
+        };
+        let tail = held.tail();
+        let further = match planted!("table.tail-by-number") {
+            true => best.number > tail.number,
+            false => *best > tail,
+        };
+        if further && furthest != self.me {
+            let ends = held.epochs();
+            self.send(furthest, Message::Fetch { stream, epoch, ends });
+            return;
+        }
+        if !enough {
+            return;
+        }
+        let place = Place::new(epoch, tail.number + 1);
+        let entry = StreamEntry { place, before: tail.epoch, asked: None, body: Body::Open };
+        if let Some(claim) = self.claims.get_mut(&stream) {
+            claim.opening = true;
+        }
+        self.append(&Entry::Decided { stream, entry });
+    }
+
+    /// Somebody has promised a later epoch than this region asks or leads under.
+    pub(super) fn refused(&mut self, stream: StreamId, promised: Epoch) {
+        if self.claims.get(&stream).is_some_and(|claim| claim.epoch <= promised) {
+            if promised.leader() != self.me {
+                sometimes!("two takeovers met");
+            }
+            self.give_up(stream);
+        }
+        self.leads_no_more(stream, promised);
+    }
+
+    /// A later epoch was promised elsewhere: a region that leads stops by an entry, and so it is the
+    /// same for all who fold its topic. So does one that only believes to lead; and one whose log has
+    /// lost an epoch that it has opened, for nobody else will claim the stream of who is alive.
+    pub(super) fn leads_no_more(&mut self, stream: StreamId, promised: Epoch) {
+        let known = self.tells_epoch(stream);
+        if promised > known && (known.leader() == self.me || promised.leader() == self.me) {
+            self.append(&Entry::Promised { stream, epoch: promised });
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! One history from one seed: clients of all regions that read and write a few records while
+//! regions are killed, cut off, erased and brought back; then everything heals, and what was told is
+//! checked.
+
+use super::check;
+use super::distance::Distance;
+use super::faults::{self, Faults};
+use super::world::{Costs, Guests, World};
+use crate::entry::Asked;
+use crate::ids::{Place, StreamId};
+use crate::message::{Answer, Expect, Level, Op, Request};
+use crate::region::{Policy, Settings};
+use crate::sessions::Outcome;
+use crate::tablet::{Form, Mode};
+use crate::token::Token;
+use holdfast_base::random::Random;
+use std::collections::BTreeMap;
+
+/// What a history is drawn from, beside its seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub mode: Mode,
+    pub policy: Policy,
+    /// Three or five.
+    pub regions: u8,
+    /// Virtual seconds in which clients work and faults are drawn.
+    pub seconds: u64,
+    pub faults: bool,
+    /// Regions are short of patience, and faults short and many: takeovers meet.
+    pub storm: bool,
+}
+
+impl Plan {
+    /// The plan of a seed: mostly strong, mostly three regions.
+    pub fn of(seed: u64) -> Plan {
+        let mode = if seed % 4 == 3 { Mode::Timeline } else { Mode::Strong };
+        let policy = if seed % 8 == 1 { Policy::Wait } else { Policy::Takeover };
+        Plan {
+            mode,
+            policy,
+            regions: if seed.is_multiple_of(5) { 5 } else { 3 },
+            seconds: 40,
+            faults: true,
+            storm: seed % 3 == 2,
+        }
+    }
+}
+
+/// Something that a client asked, as it ended.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub client: usize,
+    pub request: Request,
+    pub begins_us: u64,
+    /// None: nobody has said what became of it.
+    pub ends_us: Option<u64>,
+    pub answer: Option<Answer>,
+}
+
+/// What a history came to.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub operations: usize,
+    pub answered: usize,
+    pub faults: usize,
+    pub messages: u64,
+}
+
+const CLIENTS: usize = 6;
+const KEYS: u64 = 5;
+const SECOND: u64 = 1_000_000;
+/// A client that hears nothing for so long asks again.
+const PATIENCE_US: u64 = 4 * SECOND;
+const ATTEMPTS: u32 = 5;
+
+struct Client {
+    region: usize,
+    random: Random,
+    sequence: u64,
+    token: Token,
+    /// The version of each key that it saw last.
+    versions: BTreeMap<Vec<u8>, u64>,
+    /// What it is waiting for: how often it was sent, and what it will be told as.
+    waits: Option<(u32, Told)>,
+    /// Requests that it has sent: an answer to an earlier one than this is of no use.
+    sent: u64,
+    first_sent: u64,
+}
+
+/// Clients, and what goes wrong around them.
+pub struct History {
+    plan: Plan,
+    random: Random,
+    clients: Vec<Client>,
+    /// Every operation, in the order in which they ended.
+    pub told: Vec<Told>,
+    /// What went wrong so far.
+    pub faults: Faults,
+    /// What regions have shown at each place: of strong tables all show the same.
+    shown: BTreeMap<(StreamId, u64), (Place, u64)>,
+    values: u64,
+    ends_us: u64,
+    wrong: Option<String>,
+}
+
+/// Runs the history of a seed; an error says which promise was broken.
+pub fn run(seed: u64, plan: Plan) -> Result<Summary, String> {
+    let form = Form::new(plan.mode, plan.regions);
+    let window = if seed.is_multiple_of(3) { 2 } else { 64 };
+    let policy = plan.policy;
+    let settings = match plan.storm {
+        true => {
+            Settings { silence_ticks: 4, resend_ticks: 2, return_ticks: 5, ..Settings::default() }
+        }
+        false => Settings { silence_ticks: 20, return_ticks: 10, ..Settings::default() },
+    };
+    let settings = Settings { policy, window, ..settings };
+    let distance = if plan.regions == 5 { Distance::five() } else { Distance::three() };
+    let mut random = Random::new(seed);
+    let append_us = [1_000, 5_000, 60_000][random.below(3) as usize];
+    let costs = Costs { jitter_us: 1 + random.below(40_000), append_us, ..Costs::default() };
+    let mut world = World::new(form, settings, costs, distance, random.next());
+    let mut history = History::new(plan, random);
+    for client in 0..CLIENTS {
+        world.wake_at(history.random.below(SECOND), Wake::Begin { client }.number());
+    }
+    if plan.faults {
+        world.wake_at(SECOND + history.random.below(2 * SECOND), Wake::Fault.number());
+    }
+    world.run_until(history.ends_us, &mut history);
+    world.heal();
+    history.become_quiet(&mut world)?;
+    history.write_everything(&mut world)?;
+    history.become_quiet(&mut world)?;
+    if let Some(wrong) = history.wrong {
+        return Err(wrong);
+    }
+    check::all(&world, &history, plan.mode)?;
+    let answered = history.told.iter().filter(|told| told.answer.is_some()).count();
+    Ok(Summary {
+        operations: history.told.len(),
+        answered,
+        faults: history.faults.count,
+        messages: world.messages,
+    })
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key{number}").into_bytes()
+}
+
+impl History {
+    fn new(plan: Plan, mut random: Random) -> History {
+        let client = |i: usize| Client {
+            region: i % usize::from(plan.regions),
+            random: Random::new(random.next()),
+            sequence: 0,
+            token: Token::default(),
+            versions: BTreeMap::new(),
+            waits: None,
+            sent: 0,
+            first_sent: 0,
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        History {
+            plan,
+            clients,
+            told: Vec::new(),
+            faults: Faults::default(),
+            shown: BTreeMap::new(),
+            values: 0,
+            ends_us: plan.seconds * SECOND,
+            wrong: None,
+            random,
+        }
+    }
+
+    fn begin(&mut self, world: &mut World, at: usize) {
+        self.values += 1;
+        let value = Some(self.values.to_le_bytes().to_vec());
+        let client = &mut self.clients[at];
+        if client.random.below(16) == 0 {
+            client.region = client.random.below(world.regions() as u64) as usize;
+        }
+        let key = key(client.random.below(KEYS));
+        let version = client.versions.get(&key).copied();
+        let level = |client: &mut Client| match client.random.below(8) {
+            0 => Level::Any,
+            1 => version.map_or(Level::Any, Level::Critical),
+            2 | 3 => Level::Session(client.token.clone()),
+            4 => Level::Latest,
+            _ => Level::Strong,
+        };
+        let (value, expect) = match client.random.below(16) {
+            0..7 => {
+                let op = Op::Read(level(client));
+                return self.send_new(world, at, Request { key, op });
+            }
+            7 | 8 => (value, Expect::Absent),
+            9 | 10 => (None, Expect::Any),
+            11 | 12 => (value, version.map_or(Expect::Any, Expect::Version)),
+            _ => (value, Expect::Any),
+        };
+        self.write(world, at, key, value, expect);
+    }
+
+    fn write(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        key: Vec<u8>,
+        value: Option<Vec<u8>>,
+        expect: Expect,
+    ) {
+        let client = &mut self.clients[at];
+        client.sequence += 1;
+        let (session, sequence) = (at as u64 + 1, client.sequence);
+        let asked = Asked { session, sequence, below: sequence };
+        self.send_new(world, at, Request { key, op: Op::Write { asked, value, expect } });
+    }
+
+    fn send_new(&mut self, world: &mut World, at: usize, request: Request) {
+        let client = &mut self.clients[at];
+        let begins_us = world.now_us();
+        let told = Told { client: at, request, begins_us, ends_us: None, answer: None };
+        client.first_sent = client.sent + 1;
+        client.waits = Some((0, told));
+        self.send(world, at);
+    }
+
+    fn send(&mut self, world: &mut World, at: usize) {
+        let client = &mut self.clients[at];
+        let Some((attempts, told)) = &mut client.waits else { return };
+        *attempts += 1;
+        client.sent += 1;
+        world.ask(client.region, (at as u64) << 32 | client.sent, told.request.clone());
+        let patience = Wake::Patience { client: at, sent: client.sent };
+        world.wake_at(world.now_us() + PATIENCE_US, patience.number());
+    }
+
+    /// Nobody answered, or with nothing: a write is sent again, by another region perhaps.
+    fn again(&mut self, world: &mut World, at: usize) {
+        let client = &mut self.clients[at];
+        let Some((attempts, told)) = &client.waits else { return };
+        let is_write = matches!(told.request.op, Op::Write { .. });
+        if *attempts >= ATTEMPTS || !is_write {
+            self.end(world, at, None);
+            return;
+        }
+        if client.random.below(2) == 0 {
+            client.region = client.random.below(world.regions() as u64) as usize;
+        }
+        self.send(world, at);
+    }
+
+    fn end(&mut self, world: &mut World, at: usize, answer: Option<Answer>) {
+        let client = &mut self.clients[at];
+        let Some((_, mut told)) = client.waits.take() else { return };
+        let key = told.request.key.clone();
+        match &answer {
+            Some(Answer::Done { outcome, stream, place }) => {
+                client.token.see(*stream, *place);
+                if let Outcome::Written(version) = outcome {
+                    client.versions.insert(key, *version);
+                }
+            }
+            Some(Answer::Value { found, seen }) => {
+                client.token.join(seen);
+                if let Some((version, _)) = found {
+                    client.versions.insert(key, *version);
+                }
+            }
+            // What it had seen is gone: it begins anew.
+            Some(Answer::Branched) => {
+                client.token = Token::default();
+                client.versions.clear();
+            }
+            Some(Answer::Retry(_)) | None => {}
+        }
+        told.ends_us = answer.as_ref().map(|_| world.now_us());
+        told.answer = answer;
+        self.told.push(told);
+        let pause = 1 + client.random.below(100_000);
+        if world.now_us() + pause < self.ends_us {
+            world.wake_at(world.now_us() + pause, Wake::Begin { client: at }.number());
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.clients.iter().all(|client| client.waits.is_none())
+    }
+
+    fn become_quiet(&mut self, world: &mut World) -> Result<(), String> {
+        let limit = world.now_us() + 120 * SECOND;
+        loop {
+            world.run_until(world.now_us() + SECOND, self);
+            let restless = check::restless(world, self.plan.policy);
+            match restless {
+                None if self.is_idle() => return Ok(()),
+                _ if world.now_us() < limit => {}
+                None => return Err("clients wait for answers without end".to_owned()),
+                Some(why) => return Err(format!("it does not become quiet: {why}")),
+            }
+        }
+    }
+
+    /// Every record can be written from every region, once nothing is wrong any more.
+    fn write_everything(&mut self, world: &mut World) -> Result<(), String> {
+        for number in 0..KEYS {
+            for at in 0..world.regions().min(CLIENTS) {
+                self.clients[at].region = at;
+                self.values += 1;
+                let value = Some(self.values.to_le_bytes().to_vec());
+                self.write(world, at, key(number), value, Expect::Any);
+                let before = self.told.len();
+                world.run_until(world.now_us() + 3 * SECOND, self);
+                let answered = self.told.get(before).and_then(|told| told.answer.clone());
+                if !matches!(answered, Some(Answer::Done { .. })) {
+                    return Err(format!("region {at} cannot write key {number}: {answered:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a history wakes for, as the number that the world keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    Begin {
+        client: usize,
+    },
+    Patience {
+        client: usize,
+        sent: u64,
+    },
+    Fault,
+    /// This fault is over: a number of [`faults::Over`].
+    Over {
+        what: u64,
+    },
+}
+
+impl Wake {
+    fn number(self) -> u64 {
+        match self {
+            Wake::Begin { client } => client as u64,
+            Wake::Patience { client, sent } => 1 << 56 | sent << 8 | client as u64,
+            Wake::Fault => 2 << 56,
+            Wake::Over { what } => 3 << 56 | what,
+        }
+    }
+
+    fn of(number: u64) -> Wake {
+        let rest = number & ((1 << 56) - 1);
+        let client = (rest & 0xff) as usize;
+        match number >> 56 {
+            0 => Wake::Begin { client },
+            1 => Wake::Patience { client, sent: rest >> 8 },
+            2 => Wake::Fault,
+            _ => Wake::Over { what: rest },
+        }
+    }
+}
+
+impl Guests for History {
+    fn answered(&mut self, world: &mut World, number: u64, answer: Answer) {
+        let (at, sent) = ((number >> 32) as usize, number & 0xffff_ffff);
+        let client = &self.clients[at];
+        if client.waits.is_none() || sent < client.first_sent {
+            return;
+        }
+        match answer {
+            Answer::Retry(_) if sent == client.sent => self.again(world, at),
+            Answer::Retry(_) => {}
+            answer => self.end(world, at, Some(answer)),
+        }
+    }
+
+    fn wake(&mut self, world: &mut World, number: u64) {
+        match Wake::of(number) {
+            Wake::Begin { client } => self.begin(world, client),
+            Wake::Patience { client, sent } => {
+                let waits = &self.clients[client];
+                if waits.waits.is_some() && waits.sent == sent {
+                    self.again(world, client);
+                }
+            }
+            Wake::Fault => {
+                let faults = &mut self.faults;
+                let over = faults.draw(world, &mut self.random, self.plan);
+                for (delay, what) in over {
+                    world.wake_at(world.now_us() + delay, Wake::Over { what }.number());
+                }
+                let pause = match self.plan.storm {
+                    true => SECOND / 20 + self.random.below(SECOND / 2),
+                    false => SECOND / 2 + self.random.below(3 * SECOND),
+                };
+                let next = world.now_us() + pause;
+                if next < self.ends_us {
+                    world.wake_at(next, Wake::Fault.number());
+                }
+            }
+            Wake::Over { what } => faults::over(world, what),
+        }
+    }
+
+    /// Whatever shows at a place of a strong stream is the same everywhere, for ever.
+    fn looks(&mut self, world: &World, at: usize) {
+        if self.plan.mode == Mode::Timeline {
+            return;
+        }
+        let Some(region) = world.region(at) else { return };
+        for stream in region.tablet().streams() {
+            let shown = region.tablet().shown(stream.id());
+            if shown.place.number == 0 {
+                continue;
+            }
+            let known = self.shown.entry((stream.id(), shown.place.number));
+            let known = *known.or_insert((shown.place, shown.digest));
+            if known != (shown.place, shown.digest) && self.wrong.is_none() {
+                self.wrong = Some(format!(
+                    "T1: region {at} shows {} in stream {}, another one showed {}",
+                    shown.place,
+                    stream.id().0,
+                    known.0
+                ));
+            }
+        }
+    }
+}

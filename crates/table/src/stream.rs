@@ -1,0 +1,380 @@
+//! One home's stream as one region's log holds it: what it accepted, what it has promised, whom it
+//! counts. Part of the fold; what is known to be kept comes from outside, and only moves what shows.
+
+use crate::entry::{Body, StreamEntry};
+use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
+use holdfast_env::{planted, sometimes};
+
+/// A region's log, as a majority is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub region: RegionId,
+    pub log: LogId,
+    /// Not while it has yet to get what the one before it held.
+    pub counts: bool,
+}
+
+/// What became of entries that somebody sent, or of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is held.
+    Yes,
+    /// A later epoch was promised.
+    Fenced,
+    /// It does not follow on what is held.
+    Gap,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream {
+    id: StreamId,
+    /// The entry with number n is at n - 1.
+    entries: Vec<StreamEntry>,
+    promised: Epoch,
+    /// The epoch that this log has opened and nobody has ended.
+    leading: Option<Epoch>,
+    /// Up to which number this log is known to be the same as that of an epoch's leader.
+    matched: Place,
+    /// Up to where a majority is known to hold it. Not from entries: it is learnt anew by a start.
+    kept: u64,
+    /// The members from each number on; the first from 0.
+    members: Vec<(u64, Vec<Member>)>,
+}
+
+impl Stream {
+    /// A stream without entries, led by its namesake.
+    pub fn new(id: StreamId, members: &[Member]) -> Stream {
+        let first = id.first_epoch();
+        Stream {
+            id,
+            entries: Vec::new(),
+            promised: first,
+            leading: None,
+            matched: Place::new(first, 0),
+            kept: 0,
+            members: vec![(0, members.to_vec())],
+        }
+    }
+
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The last entry that is held.
+    pub fn tail(&self) -> Place {
+        self.entries.last().map_or(Place::default(), |entry| entry.place)
+    }
+
+    /// Below this no epoch is accepted; whoever leads leads this one, or one that is not known here.
+    pub fn promised(&self) -> Epoch {
+        self.promised
+    }
+
+    /// The epoch in which this log leads.
+    pub fn leading(&self) -> Option<Epoch> {
+        self.leading
+    }
+
+    /// See the field: the epoch is that of the leader whom it matches.
+    pub fn matched(&self) -> Place {
+        self.matched
+    }
+
+    /// Up to where a majority is known to hold it.
+    pub fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// The entry with this number, if it is held.
+    pub fn entry(&self, number: u64) -> Option<&StreamEntry> {
+        self.entries.get(usize::try_from(number.checked_sub(1)?).ok()?)
+    }
+
+    /// The entries behind `number`, in order, up to `count` of them.
+    pub fn behind(&self, number: u64, count: usize) -> &[StreamEntry] {
+        let from = (number as usize).min(self.entries.len());
+        &self.entries[from..self.entries.len().min(from.saturating_add(count))]
+    }
+
+    /// The epoch of the entry there; 0 in front of the first.
+    pub fn epoch_at(&self, number: u64) -> Option<Epoch> {
+        match number {
+            0 => Some(Epoch::default()),
+            _ => Some(self.entry(number)?.place.epoch),
+        }
+    }
+
+    /// Whether this very entry is held, and with it all before it: an epoch has one leader, who
+    /// gives each number once.
+    pub fn holds(&self, place: Place) -> bool {
+        self.epoch_at(place.number) == Some(place.epoch)
+    }
+
+    /// Each epoch of which entries are held, with its last place, in order.
+    pub fn epochs(&self) -> Vec<Place> {
+        let mut ends: Vec<Place> = Vec::new();
+        let mut last = self.tail();
+        while last.number > 0 {
+            ends.push(last);
+            let before = self.entries.partition_point(|entry| entry.place.epoch < last.epoch);
+            last = before.checked_sub(1).map_or(Place::default(), |at| self.entries[at].place);
+        }
+        ends.reverse();
+        ends
+    }
+
+    /// The first number of an epoch; 0 where it has no entry.
+    pub fn first_of(&self, epoch: Epoch) -> u64 {
+        let at = self.entries.partition_point(|entry| entry.place.epoch < epoch);
+        match self.entries.get(at) {
+            Some(entry) if entry.place.epoch == epoch => entry.place.number,
+            _ => 0,
+        }
+    }
+
+    /// The last place that this stream and one with those ends of epochs have in common.
+    pub fn common(&self, ends: &[Place]) -> Place {
+        let mine = self.epochs();
+        let same = |end: &&Place| mine.iter().any(|m| m.epoch == end.epoch);
+        let Some(end) = ends.iter().rev().find(same) else { return Place::default() };
+        let ours = mine.iter().find(|m| m.epoch == end.epoch).map_or(0, |m| m.number);
+        Place::new(end.epoch, end.number.min(ours))
+    }
+
+    /// The logs that are counted, or will be.
+    pub fn members(&self) -> &[Member] {
+        self.members.last().map_or(&[], |(_, members)| members)
+    }
+
+    /// The number from which on the members are these.
+    pub fn members_since(&self) -> u64 {
+        self.members.last().map_or(0, |(number, _)| *number)
+    }
+
+    /// How many logs keep an entry.
+    pub fn majority(&self) -> usize {
+        self.members().len() / 2 + 1
+    }
+
+    /// Whether what this log says counts.
+    pub fn counts(&self, region: RegionId, log: LogId) -> bool {
+        if planted!("table.erased-log-votes") {
+            return true;
+        }
+        let mut members = self.members().iter();
+        members.any(|m| m.region == region && m.log == log && m.counts)
+    }
+
+    /// This log's own decision, under the epoch that it has opened.
+    pub(crate) fn decide(&mut self, entry: StreamEntry) -> Accepted {
+        let tail = self.tail();
+        let opens = entry.body == Body::Open && self.promised == entry.place.epoch;
+        let leads = self.leading == Some(self.promised);
+        if entry.place.epoch != self.promised || !(leads || opens) {
+            return Accepted::Fenced;
+        }
+        if entry.place.number != tail.number + 1 || entry.before != tail.epoch {
+            return Accepted::Gap;
+        }
+        self.leading = Some(self.promised);
+        self.push(entry);
+        self.matched = Place::new(self.promised, self.tail().number);
+        Accepted::Yes
+    }
+
+    /// Entries of whoever leads `under`, or fetched by this region, which `gathers` promises for it.
+    /// Drops what they show to be cut off, and answers from which number on.
+    pub(crate) fn follow(
+        &mut self,
+        under: Epoch,
+        before: Place,
+        entries: Vec<StreamEntry>,
+        gathers: bool,
+    ) -> (Accepted, Option<u64>) {
+        if under < self.promised && !planted!("table.old-epoch-accepted") {
+            return (Accepted::Fenced, None);
+        }
+        if !self.holds(before) || !follows(before, &entries) {
+            return (Accepted::Gap, None);
+        }
+        let through = before.number + entries.len() as u64;
+        if under > self.promised {
+            self.promise(under);
+        }
+        let mut cut = None;
+        for entry in entries {
+            if self.holds(entry.place) {
+                continue;
+            }
+            if entry.place.number <= self.tail().number {
+                sometimes!("a suffix was dropped");
+                cut = cut.or(Some(entry.place.number));
+                self.cut(entry.place.number);
+            }
+            self.push(entry);
+        }
+        // Who gathers promises is nobody's follower: another tail may turn out to be further.
+        if !gathers {
+            if under > self.matched.epoch {
+                self.matched = Place::new(under, 0);
+            }
+            self.matched.number = self.matched.number.max(through);
+        }
+        (Accepted::Yes, cut)
+    }
+
+    /// Accepts nothing of an earlier epoch from here on; false if a later one was promised.
+    pub(crate) fn promise(&mut self, epoch: Epoch) -> bool {
+        if epoch <= self.promised {
+            return false;
+        }
+        self.promised = epoch;
+        self.leading = None;
+        true
+    }
+
+    /// The topic is another log's from here on: what was opened before is led by nobody.
+    pub(crate) fn resign(&mut self) {
+        self.leading = None;
+    }
+
+    /// This log, which is its namesake's first one, leads from the beginning.
+    pub(crate) fn lead_first(&mut self) {
+        if self.promised == self.id.first_epoch() {
+            self.leading = Some(self.promised);
+        }
+    }
+
+    /// A majority holds what the leader of `under` has up to there. False where that is not known
+    /// to be what is held here.
+    pub(crate) fn keep(&mut self, under: Epoch, number: u64) -> bool {
+        if self.matched.epoch != under || number <= self.kept {
+            return false;
+        }
+        let known = number.min(self.matched.number);
+        let further = known > self.kept;
+        self.kept = self.kept.max(known);
+        further
+    }
+
+    /// How far a majority holds what the leader of `under` has, by what the others have said, with an entry of that
+    /// epoch: none before that counts, since a later takeover may find another one in its place.
+    pub(crate) fn majority_holds(
+        &self,
+        mut acked: impl FnMut(&Member) -> Option<u64>,
+    ) -> Option<u64> {
+        let mut numbers: Vec<u64> =
+            self.members().iter().filter(|m| m.counts).filter_map(&mut acked).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        let number = (*numbers.get(self.majority() - 1)?).min(self.matched.number);
+        let present = self.epoch_at(number) == Some(self.matched.epoch);
+        (present || planted!("table.kept-without-present-epoch")).then_some(number)
+    }
+
+    fn push(&mut self, entry: StreamEntry) {
+        debug_assert_eq!(entry.place.number, self.tail().number + 1);
+        let number = entry.place.number;
+        let changed = match &entry.body {
+            Body::Admit { region, log } => Some((*region, *log, false)),
+            Body::Count { region, log } => Some((*region, *log, true)),
+            _ => None,
+        };
+        if let Some((region, log, counts)) = changed {
+            let mut members = self.members().to_vec();
+            for member in members.iter_mut().filter(|m| m.region == region) {
+                (member.log, member.counts) = (log, counts);
+            }
+            self.members.push((number, members));
+        }
+        self.entries.push(entry);
+    }
+
+    fn cut(&mut self, from: u64) {
+        self.entries.truncate(from as usize - 1);
+        self.members.retain(|(number, _)| *number < from);
+    }
+}
+
+/// Whether these are numbered one after another behind `before`.
+fn follows(before: Place, entries: &[StreamEntry]) -> bool {
+    let mut last = before;
+    entries.iter().all(|entry| {
+        let next = entry.place.number == last.number + 1
+            && entry.before == last.epoch
+            && entry.place.epoch >= last.epoch;
+        last = entry.place;
+        next
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(epoch: Epoch, number: u64, before: Epoch) -> StreamEntry {
+        StreamEntry { place: Place::new(epoch, number), before, asked: None, body: Body::Open }
+    }
+
+    fn stream() -> Stream {
+        let member = |r| Member { region: RegionId(r), log: LogId(1), counts: true };
+        Stream::new(StreamId(0), &[member(0), member(1), member(2)])
+    }
+
+    /// Two regions hold what a leader before has decided, and the one that leads now has sent them
+    /// that much: a third one with a later tail could still be elected, and cut it off.
+    #[test]
+    fn an_older_epoch_is_kept_with_an_entry_of_the_present_one() {
+        let (first, second) = (Epoch::new(1, RegionId(0)), Epoch::new(2, RegionId(1)));
+        let mut stream = stream();
+        let none = Place::default();
+        let (accepted, _) = stream.follow(first, none, vec![entry(first, 1, none.epoch)], false);
+        assert_eq!(accepted, Accepted::Yes);
+        assert!(stream.promise(second));
+        assert_eq!(stream.decide(entry(second, 2, first)), Accepted::Yes);
+        let acked = |other: u64| {
+            move |member: &Member| Some(if member.region == RegionId(1) { 2 } else { other })
+        };
+        assert_eq!(stream.majority_holds(acked(1)), None);
+        assert_eq!(stream.majority_holds(acked(2)), Some(2));
+    }
+
+    #[test]
+    fn a_suffix_of_an_older_epoch_makes_way_and_an_older_sender_does_not_come_through() {
+        let (first, second) = (Epoch::new(1, RegionId(0)), Epoch::new(2, RegionId(1)));
+        let mut stream = stream();
+        let none = Place::default();
+        let old = vec![entry(first, 1, none.epoch), entry(first, 2, first)];
+        assert_eq!(stream.follow(first, none, old.clone(), false), (Accepted::Yes, None));
+        let gap = stream.follow(second, Place::new(first, 3), Vec::new(), false);
+        assert_eq!(gap, (Accepted::Gap, None));
+        let new = vec![entry(second, 2, first)];
+        let cut = stream.follow(second, Place::new(first, 1), new, false);
+        assert_eq!(cut, (Accepted::Yes, Some(2)));
+        assert_eq!(
+            (stream.tail(), stream.matched()),
+            (Place::new(second, 2), Place::new(second, 2))
+        );
+        assert_eq!(stream.follow(first, none, old, false), (Accepted::Fenced, None));
+        assert_eq!(stream.common(&[Place::new(first, 2)]), Place::new(first, 1));
+        assert!(!stream.promise(first) && !stream.promise(second));
+    }
+
+    #[test]
+    fn a_log_that_is_admitted_counts_later_and_the_one_before_no_more() {
+        let mut stream = stream();
+        stream.lead_first();
+        let epoch = Epoch::new(1, RegionId(0));
+        let (region, log) = (RegionId(2), LogId(2));
+        let admit = StreamEntry { body: Body::Admit { region, log }, ..entry(epoch, 1, Epoch(0)) };
+        let count = StreamEntry { body: Body::Count { region, log }, ..entry(epoch, 2, epoch) };
+        assert!(stream.counts(region, LogId(1)));
+        assert_eq!(stream.decide(admit), Accepted::Yes);
+        assert!(!stream.counts(region, LogId(1)) && !stream.counts(region, log));
+        assert_eq!((stream.majority(), stream.members_since()), (2, 1));
+        assert_eq!(stream.decide(count), Accepted::Yes);
+        assert!(stream.counts(region, log));
+        // Whoever cuts the entries off has the members of before.
+        stream.cut(1);
+        assert!(stream.counts(region, LogId(1)));
+    }
+}

@@ -1,0 +1,378 @@
+//! The fold of one tablet's topic in one region: home streams as held, records as shown, sessions.
+//! `apply` is deterministic and total: the same entries give the same held streams everywhere. What
+//! is known to be kept is told by [`Tablet::keep`], and shows more of what is held, no other thing.
+
+use crate::entry::{Body, Change, Entry, StreamEntry};
+use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
+use crate::record::Record;
+use crate::sessions::Sessions;
+use crate::stream::{Accepted, Member, Stream};
+use crate::token::Token;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::random::mix;
+use holdfast_env::{planted, sometimes};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What an answer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The home's log.
+    Timeline,
+    /// A majority of the regions' logs.
+    Strong,
+}
+
+/// What a tablet is made with, the same in all regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    pub mode: Mode,
+    /// Where absent keys belong.
+    pub home: StreamId,
+    /// One log a region, in order of the regions.
+    pub members: Vec<Member>,
+}
+
+impl Form {
+    /// A tablet of `regions` regions, whose absent keys belong to the first.
+    pub fn new(mode: Mode, regions: u8) -> Form {
+        let member = |r| Member { region: RegionId(r), log: LogId(1), counts: true };
+        Form { mode, home: StreamId(0), members: (0..regions).map(member).collect() }
+    }
+
+    /// All regions.
+    pub fn regions(&self) -> impl Iterator<Item = RegionId> + '_ {
+        self.members.iter().map(|member| member.region)
+    }
+
+    /// All home streams: one a region.
+    pub fn streams(&self) -> impl Iterator<Item = StreamId> + '_ {
+        self.regions().map(StreamId::of)
+    }
+}
+
+/// How far a region shows a stream, and a digest of what it has shown of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    pub place: Place,
+    pub digest: u64,
+}
+
+/// Something that shows now and did not before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Showed {
+    pub stream: StreamId,
+    pub entry: StreamEntry,
+}
+
+/// Whether a client's token is satisfied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Covers {
+    Yes,
+    NotYet,
+    /// Something that it names was cut off.
+    Branched,
+}
+
+/// What an entry came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub accepted: Accepted,
+    /// The entry.
+    pub entry: Entry,
+    /// The first number that was cut off, of a stream's held entries.
+    pub cut: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tablet {
+    form: Form,
+    region: RegionId,
+    log: LogId,
+    applied: u64,
+    streams: BTreeMap<StreamId, Stream>,
+    shown: BTreeMap<StreamId, Shown>,
+    records: BTreeMap<Key, Record>,
+    tombstones: BTreeSet<Key>,
+    /// The highest version that was forgotten: inserts begin above it.
+    floor: u64,
+    sessions: Sessions,
+    /// Streams whose next entry waits for another stream, and was counted as such.
+    waits: BTreeSet<(StreamId, u64)>,
+}
+
+impl Tablet {
+    /// The tablet before its topic's first entry.
+    pub fn new(form: &Form, region: RegionId) -> Tablet {
+        let streams = form.streams().map(|id| (id, Stream::new(id, &form.members))).collect();
+        Tablet {
+            form: form.clone(),
+            region,
+            log: LogId(0),
+            applied: 0,
+            streams,
+            shown: form.streams().map(|id| (id, Shown::default())).collect(),
+            records: BTreeMap::new(),
+            tombstones: BTreeSet::new(),
+            floor: 0,
+            sessions: Sessions::default(),
+            waits: BTreeSet::new(),
+        }
+    }
+
+    /// Folds the entry at `index`. What shows by it is added to `showed`, in order. An error stops
+    /// the tablet in front of the entry: a newer build has made it.
+    pub fn apply(
+        &mut self,
+        index: u64,
+        bytes: &[u8],
+        showed: &mut Vec<Showed>,
+    ) -> holdfast_base::Result<Applied> {
+        assert!(index > self.applied, "entry {index} was applied already");
+        let entry = Entry::from_bytes(bytes)
+            .map_err(|e| holdfast_base::Error::from(e).context("apply an entry of a tablet"))?;
+        self.applied = index;
+        let (accepted, cut) = match &entry {
+            Entry::Log(log) => {
+                self.take_log(*log);
+                (Accepted::Yes, None)
+            }
+            Entry::Decided { stream, entry } => match self.streams.get_mut(stream) {
+                Some(stream) => (stream.decide(entry.clone()), None),
+                None => (Accepted::Gap, None),
+            },
+            Entry::Followed { stream, under, before, entries } => {
+                let gathers = under.leader() == self.region;
+                match self.streams.get_mut(stream) {
+                    Some(stream) => stream.follow(*under, *before, entries.clone(), gathers),
+                    None => (Accepted::Gap, None),
+                }
+            }
+            Entry::Promised { stream, epoch } => {
+                let promised = self.streams.get_mut(stream).is_some_and(|s| s.promise(*epoch));
+                (if promised { Accepted::Yes } else { Accepted::Fenced }, None)
+            }
+            Entry::Checked { stream, epoch } => {
+                let leads = |s: &Stream| s.leading() == Some(*epoch);
+                match self.streams.get(stream).is_some_and(leads) {
+                    true => (Accepted::Yes, None),
+                    false => (Accepted::Fenced, None),
+                }
+            }
+        };
+        self.show(showed);
+        Ok(Applied { accepted, entry, cut })
+    }
+
+    fn take_log(&mut self, log: LogId) {
+        self.log = log;
+        let first = self.form.members.iter().find(|m| m.region == self.region).map(|m| m.log);
+        for stream in self.streams.values_mut() {
+            stream.resign();
+            if first == Some(log) && stream.id() == StreamId::of(self.region) {
+                stream.lead_first();
+            }
+        }
+    }
+
+    /// A majority holds what the leader of `under` has of the stream up to `number`; true if that
+    /// says something new of what is held here.
+    pub fn keep(
+        &mut self,
+        stream: StreamId,
+        under: Epoch,
+        number: u64,
+        showed: &mut Vec<Showed>,
+    ) -> bool {
+        let Some(kept) = self.streams.get_mut(&stream) else { return false };
+        let news = kept.keep(under, number);
+        if news {
+            self.show(showed);
+        }
+        news
+    }
+
+    /// Applies to the records what may show: of each stream in order, each entry behind its
+    /// record's version before.
+    fn show(&mut self, showed: &mut Vec<Showed>) {
+        let mut further = true;
+        while further {
+            further = false;
+            let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+            for id in ids {
+                while let Some(entry) = self.next_to_show(id) {
+                    self.show_entry(id, &entry);
+                    showed.push(Showed { stream: id, entry });
+                    further = true;
+                }
+            }
+        }
+    }
+
+    fn next_to_show(&mut self, id: StreamId) -> Option<StreamEntry> {
+        let stream = &self.streams[&id];
+        let number = self.shown[&id].place.number + 1;
+        let limit = match self.form.mode {
+            Mode::Strong if planted!("table.unkept-shown") => stream.tail().number,
+            Mode::Strong => stream.kept(),
+            Mode::Timeline => stream.tail().number,
+        };
+        if number > limit {
+            return None;
+        }
+        let entry = stream.entry(number)?;
+        if let Body::Change(change) = &entry.body
+            && !self.is_next(change)
+        {
+            if self.waits.insert((id, number)) {
+                sometimes!("an entry waited for another stream");
+            }
+            return None;
+        }
+        Some(entry.clone())
+    }
+
+    /// Whether the record is at the version that this one follows. All inserts of a key are in the
+    /// tablet's home's stream, so a key that is absent where a new line begins has shown all lines
+    /// before, and their end.
+    fn is_next(&self, change: &Change) -> bool {
+        if planted!("table.shown-out-of-order") {
+            return true;
+        }
+        match (change.after, self.records.get(&change.key)) {
+            (0, record) => record.is_none(),
+            (after, Some(record)) => record.version == after,
+            (_, None) => false,
+        }
+    }
+
+    fn show_entry(&mut self, id: StreamId, entry: &StreamEntry) {
+        let shown = self.shown.entry(id).or_default();
+        let bytes = entry.to_bytes();
+        shown.place = entry.place;
+        shown.digest = mix(shown.digest ^ u64::from(crc32c(&bytes)) << 16 ^ entry.place.number);
+        self.waits.remove(&(id, entry.place.number));
+        self.sessions.remember(id, entry);
+        let Body::Change(change) = &entry.body else { return };
+        match Record::after(self.records.get(&change.key), change, id, entry.place) {
+            Some(record) => {
+                match record.value {
+                    None => self.tombstones.insert(change.key.clone()),
+                    Some(_) => self.tombstones.remove(&change.key),
+                };
+                self.records.insert(change.key.clone(), record);
+            }
+            None => {
+                sometimes!("a tombstone was forgotten");
+                self.records.remove(&change.key);
+                self.tombstones.remove(&change.key);
+                self.floor = self.floor.max(change.version);
+            }
+        }
+    }
+
+    /// Whether everything that a client has seen shows here.
+    pub fn covers(&self, token: &Token) -> Covers {
+        let mut covers = Covers::Yes;
+        for (id, place) in token.places() {
+            let Some(stream) = self.streams.get(&id) else { continue };
+            // Behind an entry of a later epoch nothing of an earlier one follows: what is not held
+            // in front of it never will be.
+            let passed = self.shown[&id].place.number >= place.number;
+            if !stream.holds(place) && (passed || stream.tail().epoch > place.epoch) {
+                return Covers::Branched;
+            }
+            if !passed {
+                covers = Covers::NotYet;
+            }
+        }
+        covers
+    }
+
+    /// Whether this place shows here, or never will.
+    pub fn passed(&self, stream: StreamId, place: Place) -> bool {
+        self.covers(&Token::of(stream, place)) != Covers::NotYet
+    }
+
+    /// What shows under a key: a tombstone is a record without a value.
+    pub fn record(&self, key: &[u8]) -> Option<&Record> {
+        self.records.get(key)
+    }
+
+    /// All that shows, in order of keys.
+    pub fn records(&self) -> &BTreeMap<Key, Record> {
+        &self.records
+    }
+
+    /// Deleted records that are not forgotten.
+    pub fn tombstones(&self) -> &BTreeSet<Key> {
+        &self.tombstones
+    }
+
+    /// A home's stream. Panics for one that is none of the form's.
+    pub fn stream(&self, id: StreamId) -> &Stream {
+        &self.streams[&id]
+    }
+
+    /// All streams.
+    pub fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.streams.values()
+    }
+
+    /// How far a stream shows.
+    pub fn shown(&self, id: StreamId) -> Shown {
+        self.shown[&id]
+    }
+
+    /// Everything that shows, as a client sees it who has seen it all.
+    pub fn seen(&self) -> Token {
+        let mut token = Token::default();
+        for (id, shown) in &self.shown {
+            token.see(*id, shown.place);
+        }
+        token
+    }
+
+    /// What clients' requests came to, as far as it shows.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Inserts begin above this version.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// The form it was made with.
+    pub fn form(&self) -> &Form {
+        &self.form
+    }
+
+    /// Whose log it folds; 0 before the log has said so.
+    pub fn log(&self) -> LogId {
+        self.log
+    }
+
+    /// The last entry folded.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Whether a key's tombstone is at home in this stream: whoever leads it may forget it.
+    pub fn is_tombstone_of(&self, key: &[u8], stream: StreamId) -> bool {
+        self.records.get(key).is_some_and(|r| r.home == stream && r.value.is_none())
+    }
+
+    /// Promises without an entry, as nobody must: for the bug that is planted there.
+    pub(crate) fn promise_unlogged(&mut self, id: StreamId, epoch: Epoch) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.promise(epoch);
+        }
+    }
+
+    /// Drops a record as a region must never do by itself: for the bug that is planted there.
+    pub(crate) fn forget_alone(&mut self, key: &[u8]) {
+        self.records.remove(key);
+        self.tombstones.remove(key);
+    }
+}

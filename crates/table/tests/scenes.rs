@@ -1,0 +1,178 @@
+//! Stories of one region, step by step: messages and entries that a test puts in front of it.
+
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Entry, StreamEntry};
+use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
+use holdfast_table::message::{Answer, Expect, Message, Op, Position, Request};
+use holdfast_table::region::{Effect, Region, Settings};
+use holdfast_table::tablet::{Form, Mode};
+
+const HERE: RegionId = RegionId(0);
+
+fn region(entries: &[Entry]) -> Region {
+    let form = Form::new(Mode::Strong, 3);
+    let log = Entry::Log(LogId(1));
+    let entries: Vec<(u64, Vec<u8>)> =
+        (1..).zip([&log].into_iter().chain(entries).map(Encode::to_bytes)).collect();
+    Region::start(&form, HERE, LogId(1), 1, Settings::default(), &entries).unwrap()
+}
+
+/// Lets everything that the region appends become durable; what it sends and answers.
+fn effects(region: &mut Region) -> Vec<Effect> {
+    let mut others = Vec::new();
+    loop {
+        let effects = region.effects();
+        if effects.is_empty() {
+            return others;
+        }
+        for effect in effects {
+            match effect {
+                Effect::Append(bytes) => {
+                    region.appended(region.tablet().applied() + 1, &bytes).unwrap();
+                }
+                other => others.push(other),
+            }
+        }
+    }
+}
+
+fn answers(effects: &[Effect]) -> usize {
+    effects.iter().filter(|effect| matches!(effect, Effect::Answer { .. })).count()
+}
+
+/// Region 1 took its stream over in round 2, and lost its log; the log that it has now remembers
+/// nothing of it, asks for round 2 again, and would give the numbers of round 2 a second time.
+#[test]
+fn a_log_that_forgot_what_it_opened_is_not_promised_it_again() {
+    let mut region = region(&[]);
+    let stream = StreamId(1);
+    let epoch = Epoch::new(2, RegionId(1));
+    let told = |region: &mut Region, log| {
+        region.arrived(RegionId(1), log, Message::AskPromise { stream, epoch });
+        effects(region)
+    };
+    let promised = |effects: &[Effect]| {
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Send { message: Message::Promised { .. }, .. }))
+    };
+    assert!(promised(&told(&mut region, LogId(1))));
+    assert!(promised(&told(&mut region, LogId(1))), "the answer was lost: the same log asks again");
+    assert!(!promised(&told(&mut region, LogId(2))));
+}
+
+fn decided(stream: u8, number: u64, change: (u64, u64, u8, ChangeKind)) -> StreamEntry {
+    let epoch = StreamId(stream).first_epoch();
+    let (version, after, home, kind) = change;
+    let before = if number == 1 { Epoch::default() } else { epoch };
+    let (key, home, origin) = (b"k".to_vec(), StreamId(home), RegionId(1));
+    let change = Change { key, version, after, home, origin, kind };
+    let asked = Some(Asked { session: 7, sequence: version, below: 1 });
+    StreamEntry { place: Place::new(epoch, number), before, asked, body: Body::Change(change) }
+}
+
+fn write(sequence: u64) -> Request {
+    let asked = Asked { session: 7, sequence, below: 1 };
+    let op = Op::Write { asked, value: Some(vec![1]), expect: Expect::Any };
+    Request { key: b"k".to_vec(), op }
+}
+
+/// A record went from here to region 1 and came back. After a start nothing of a strong table shows
+/// before a majority is heard of, so that what region 1 decided meanwhile is not known to be
+/// there: a request that was decided there was repeated here, and decided once more.
+#[test]
+fn a_home_that_starts_decides_nothing_before_it_shows_what_it_decides_on() {
+    let (here, there) = (StreamId(0), StreamId(1));
+    let put = || ChangeKind::Put(vec![0]);
+    let mut region = region(&[
+        Entry::Decided { stream: here, entry: decided(0, 1, (1, 0, 1, put())) },
+        Entry::Followed {
+            stream: there,
+            under: there.first_epoch(),
+            before: Place::default(),
+            entries: vec![decided(1, 1, (2, 1, 0, put()))],
+        },
+        Entry::Decided { stream: here, entry: decided(0, 2, (3, 2, 0, put())) },
+    ]);
+    region.ask(1, write(2));
+    let held = region.tablet().stream(here).tail().number;
+    assert_eq!((answers(&effects(&mut region)), held), (0, 2));
+    let position = |stream: StreamId, number| Position {
+        stream,
+        matched: Place::new(stream.first_epoch(), number),
+        shown: 0,
+        promised: stream.first_epoch(),
+    };
+    let positions = Message::Positions(vec![position(here, 2), position(there, 1)]);
+    region.arrived(RegionId(1), LogId(1), positions);
+    let answered = effects(&mut region);
+    assert!(
+        answered.iter().any(|effect| matches!(
+            effect,
+            Effect::Answer { client: 1, answer: Answer::Done { stream: StreamId(1), .. } }
+        )),
+        "its first answer: {answered:?}"
+    );
+    assert_eq!(region.tablet().record(b"k").unwrap().version, 3);
+}
+
+/// An entry of one stream that waits for its record's version of another one holds back its stream,
+/// and a session that has seen what is behind it.
+#[test]
+fn a_version_waits_for_the_one_before_and_its_stream_waits_behind_it() {
+    let form = Form::new(Mode::Timeline, 3);
+    let put = || ChangeKind::Put(vec![0]);
+    let follow = |stream: u8, entries: Vec<StreamEntry>| Entry::Followed {
+        stream: StreamId(stream),
+        under: StreamId(stream).first_epoch(),
+        before: Place::default(),
+        entries,
+    };
+    let first = follow(2, vec![decided(2, 1, (2, 1, 2, put())), decided(2, 2, (3, 2, 2, put()))]);
+    let second = follow(0, vec![decided(0, 1, (1, 0, 2, put()))]);
+    let entries = [(1, Entry::Log(LogId(1)).to_bytes()), (2, first.to_bytes())];
+    let (me, log) = (RegionId(1), LogId(1));
+    let mut region = Region::start(&form, me, log, 1, Settings::default(), &entries).unwrap();
+    let stream = StreamId(2);
+    assert_eq!(region.tablet().stream(stream).tail().number, 2);
+    assert_eq!(region.tablet().shown(stream).place.number, 0);
+    assert_eq!(region.tablet().record(b"k"), None);
+    region.appended(3, &second.to_bytes()).unwrap();
+    assert_eq!(region.tablet().shown(stream).place.number, 2);
+    assert_eq!(region.tablet().record(b"k").unwrap().version, 3);
+    assert!(Entry::from_bytes(&second.to_bytes()).is_ok());
+}
+
+/// Region 1 had followed everything, lost its log, and was sent nothing until somebody wrote again:
+/// what it had said before was taken for what it has.
+#[test]
+fn a_region_that_lost_its_log_is_sent_everything_again() {
+    let here = StreamId(0);
+    let put = ChangeKind::Put(vec![0]);
+    let mut region =
+        region(&[Entry::Decided { stream: here, entry: decided(0, 1, (1, 0, 0, put)) }]);
+    let says = |number| {
+        let first = here.first_epoch();
+        let matched = Place::new(first, number);
+        Message::Positions(vec![Position { stream: here, matched, shown: number, promised: first }])
+    };
+    let mut pushes_after = |log, number| {
+        region.arrived(RegionId(1), log, says(number));
+        let mut pushes = 0;
+        for _ in 0..2 * Settings::default().resend_ticks {
+            region.tick();
+            pushes += effects(&mut region)
+                .iter()
+                .filter(|effect| {
+                    matches!(
+                        effect,
+                        Effect::Send { to: RegionId(1), message: Message::Push { .. } }
+                    )
+                })
+                .count();
+        }
+        pushes
+    };
+    assert_eq!(pushes_after(LogId(1), 1), 0, "it has everything");
+    assert!(pushes_after(LogId(2), 0) > 0);
+}
