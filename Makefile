@@ -117,9 +117,9 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 	@cargo run --quiet --profile sim --package holdfast-sim -- \
 		--schedules $(SCHEDULES) --seed $(SEED) $(SIM)
 
-tables: ## run histories of tables over regions under faults (HISTORIES=N)
-	@echo "== tables: $(HISTORIES) histories"
-	@HOLDFAST_TABLE_HISTORIES=$(HISTORIES) cargo test --quiet --package holdfast-table \
+tables: ## run histories of tables over regions under faults (HISTORIES=N SEED=FIRST)
+	@echo "== tables: $(HISTORIES) histories from seed $(SEED)"
+	@HOLDFAST_TABLE_HISTORIES=$(HISTORIES) HOLDFAST_TABLE_SEED=$(SEED) cargo test --quiet --package holdfast-table \
 		--test histories
 
 interleaved: ## run a store's and a log's threads in many orders of their steps (ORDERS=N SEED=S)
