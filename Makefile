@@ -1,12 +1,13 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20
 ORDERS ?= 10000
+HISTORIES ?= 2000
 SEED ?= 1
 
 help: ## list what can be done
@@ -115,6 +116,11 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 	@echo "== sim: $(SCHEDULES) schedules from seed $(SEED), a thread a core"
 	@cargo run --quiet --profile sim --package holdfast-sim -- \
 		--schedules $(SCHEDULES) --seed $(SEED) $(SIM)
+
+tables: ## run histories of tables over regions under faults (HISTORIES=N SEED=FIRST)
+	@echo "== tables: $(HISTORIES) histories from seed $(SEED)"
+	@HOLDFAST_TABLE_HISTORIES=$(HISTORIES) HOLDFAST_TABLE_SEED=$(SEED) cargo test --quiet --package holdfast-table \
+		--test histories
 
 interleaved: ## run a store's and a log's threads in many orders of their steps (ORDERS=N SEED=S)
 	@echo "== interleaved: $(ORDERS) orders of a store's and a log's threads from seed $(SEED)"

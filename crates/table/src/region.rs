@@ -327,7 +327,8 @@ impl Region {
         self.tablet.stream(stream).promised().leader()
     }
 
-    fn tells_epoch(&self, stream: StreamId) -> Epoch {
+    /// The epoch below which nothing of the stream is accepted here.
+    fn promised_epoch(&self, stream: StreamId) -> Epoch {
         self.tablet.stream(stream).promised()
     }
 }

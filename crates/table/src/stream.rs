@@ -259,10 +259,7 @@ impl Stream {
 
     /// How far a majority holds what the leader of `under` has, by what the others have said, with an entry of that
     /// epoch: none before that counts, since a later takeover may find another one in its place.
-    pub(crate) fn majority_holds(
-        &self,
-        mut acked: impl FnMut(&Member) -> Option<u64>,
-    ) -> Option<u64> {
+    pub fn majority_holds(&self, mut acked: impl FnMut(&Member) -> Option<u64>) -> Option<u64> {
         let mut numbers: Vec<u64> =
             self.members().iter().filter(|m| m.counts).filter_map(&mut acked).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));

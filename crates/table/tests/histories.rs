@@ -20,14 +20,17 @@ const SOMETIMES: &[&str] = &[
     "two takeovers met",
 ];
 
-fn count() -> u64 {
-    std::env::var("HOLDFAST_TABLE_HISTORIES").ok().and_then(|n| n.parse().ok()).unwrap_or(60)
+/// So many seeds, from this one on; a single one is a failure's, to be looked at.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("HOLDFAST_TABLE_SEED").unwrap_or(0);
+    first..first + number("HOLDFAST_TABLE_HISTORIES").unwrap_or(60)
 }
 
 #[test]
 fn histories_keep_every_promise() {
     let mut happened: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for seed in 0..count() {
+    for seed in seeds() {
         let entered = Trial::drawn(seed).enter();
         match run(seed, Plan::of(seed)) {
             Ok(summary) => println!("seed {seed}: {summary:?}"),
@@ -39,5 +42,6 @@ fn histories_keep_every_promise() {
     }
     println!("{happened:#?}");
     let missing: Vec<_> = SOMETIMES.iter().filter(|what| !happened.contains_key(*what)).collect();
-    assert!(missing.is_empty(), "never happened: {missing:?}");
+    let few = seeds().count() < 60;
+    assert!(few || missing.is_empty(), "never happened: {missing:?}");
 }

@@ -122,7 +122,7 @@ impl Region {
                 }
             }
             Accepted::Fenced => {
-                let promised = self.tells_epoch(stream);
+                let promised = self.promised_epoch(stream);
                 self.send(leader, Message::Refused { stream, promised });
             }
             Accepted::Gap => {

@@ -80,7 +80,7 @@ impl Region {
     }
 
     fn claim(&mut self, stream: StreamId) {
-        let epoch = Epoch::new(self.tells_epoch(stream).round() + 1, self.me);
+        let epoch = Epoch::new(self.promised_epoch(stream).round() + 1, self.me);
         let claim = Claim { epoch, promises: BTreeMap::new(), opening: false, ticks: 0 };
         self.claims.insert(stream, claim);
         self.append(&Entry::Promised { stream, epoch });
@@ -114,7 +114,7 @@ impl Region {
         stream: StreamId,
         epoch: Epoch,
     ) {
-        let promised = self.tells_epoch(stream);
+        let promised = self.promised_epoch(stream);
         // The same epoch again, of a log that is not known to have asked for it before: one that has
         // lost its own promise may ask for what it has opened already.
         let again = self.promised_to.get(&stream) == Some(&(epoch, log))
@@ -239,7 +239,7 @@ impl Region {
     /// same for all who fold its topic. So does one that only believes to lead; and one whose log has
     /// lost an epoch that it has opened, for nobody else will claim the stream of who is alive.
     pub(super) fn leads_no_more(&mut self, stream: StreamId, promised: Epoch) {
-        let known = self.tells_epoch(stream);
+        let known = self.promised_epoch(stream);
         if promised > known && (known.leader() == self.me || promised.leader() == self.me) {
             self.append(&Entry::Promised { stream, epoch: promised });
         }
