@@ -352,7 +352,56 @@ codec_enum!(Command: "command" {
 /// The largest tag above.
 const COMMAND_TAG_MAX: u8 = 27;
 
+/// What says which shard a command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject<'a> {
+    /// Whoever keeps this path.
+    Path(&'a str),
+    /// That of the file's birth.
+    File(FileId),
+    /// That of the chunk's birth.
+    Chunk(ChunkId),
+    /// It says of none, and would be right in each: who gives it knows.
+    Told {},
+}
+
 impl Command {
+    /// Which shard it is for, as far as it says.
+    pub fn subject(&self) -> Subject<'_> {
+        use Command::*;
+        match self {
+            MakeDir { path, .. }
+            | Put { path, .. }
+            | Symlink { path, .. }
+            | Begin { path, .. }
+            | Rename { from: path, .. }
+            | Delete { path, .. }
+            | SetAttributes { path, .. }
+            | SetClass { path, .. } => Subject::Path(path),
+            Close { file, .. } | Abandon { file } | Salvage { file, .. } => Subject::File(*file),
+            AllocateChunk { kind: ChunkKind::Raw, owner, .. }
+            | AllocateCopies { kind: ChunkKind::Raw, owner, .. } => Subject::File(*owner),
+            AllocateChunk { .. } | AllocateCopies { .. } | Reclaim { .. } | Release { .. } => {
+                Subject::Told {}
+            }
+            SealChunk { chunk, .. }
+            | CloseChunk { chunk }
+            | SwitchGeneration { chunk, .. }
+            | SwitchReplicas { chunk, .. }
+            | AddReplica { chunk, .. }
+            | DropReplica { chunk, .. }
+            | Unlink { chunk, .. }
+            | FreeChunk { chunk }
+            | Rewrite { chunk, .. }
+            | AdoptChunk { chunk, .. }
+            | BeginRewrite { chunk } => Subject::Chunk(*chunk),
+            RaiseCopies { chunks, .. } => match chunks.first() {
+                Some(chunk) => Subject::Chunk(*chunk),
+                None => Subject::Told {},
+            },
+        }
+    }
+
     /// Whether it begins something that takes room, and frees none: what a full log refuses first.
     pub fn adds_names(&self) -> bool {
         use Command::*;

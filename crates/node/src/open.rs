@@ -14,7 +14,8 @@ use super::retention::Retained;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
 use super::{
-    Keeper, KeeperOptions, Leader, LogKeeper, Machine, Node, OwnStore, Stores, Workers, own_request,
+    Keeper, KeeperOptions, Leader, LogKeeper, Machine, Node, OwnStore, ShardFolds, Stores, Workers,
+    own_request,
 };
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
@@ -164,8 +165,9 @@ impl Node {
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
         let (identity, sender) = joining.join(identity, &stores, &namespace).map_err(doing)?;
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
-        let (known, names) = (cluster.clone(), namespace.clone());
-        let directory = Views { sender, cluster: known, namespace: names, cuts: cuts.clone() };
+        let shards = Arc::new(ShardFolds::new(namespace));
+        let (known, folds) = (cluster.clone(), shards.clone());
+        let directory = Views { sender, cluster: known, shards: folds, cuts: cuts.clone() };
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
@@ -178,7 +180,7 @@ impl Node {
             log: log.log,
             kept: log.kept,
             address: config.address.clone(),
-            namespace,
+            shards,
             cluster,
             workers,
             replicator,
@@ -238,15 +240,14 @@ impl Node {
     }
 
     /// The only controller leads from the start: there is nobody else to hear from.
-    fn lead_alone(&self) -> Result<()> {
+    fn lead_alone(self: &Arc<Node>) -> Result<()> {
         let alone = self.cluster.read(|view, _| {
             let own = view.term().filter(|term| term.leader == self.id);
             own.filter(|_| view.controllers().count() == 1)
         })?;
         if let Some(term) = alone {
-            let cluster = self.wait_for(|done| self.cluster.claim(term, done))?;
-            let namespace = self.wait_for(|done| self.namespace.claim(term, done))?;
-            self.leading.set(cluster, namespace);
+            let claims = self.wait_for(|done| self.claim_all(term, done))?;
+            self.leading.set(&claims);
         }
         Ok(())
     }

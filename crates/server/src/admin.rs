@@ -192,8 +192,11 @@ impl Admin {
 
     pub fn status_now(&self) -> holdfast_base::Result<msg::Status> {
         let node = &self.node;
-        let fold = node.namespace.status();
-        let counted = node.namespace.read(|view, _| (view.totals(), view.unclosed().len() as u64));
+        let fold = node.shards.root().status();
+        let counted = node.read_all(|all| {
+            let unclosed = all.iter().map(|shard| shard.unclosed().len() as u64).sum();
+            (all.totals(), unclosed)
+        });
         // Of a view that has stopped nothing is known; the findings say so.
         let (totals, unclosed) = counted.unwrap_or_default();
         let stores = node
@@ -289,27 +292,32 @@ impl Admin {
 
     fn cluster_now(&self) -> Result<msg::Cluster> {
         let node = &self.node;
-        let fold = node.namespace.status();
+        let fold = node.shards.root().status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
-        let known = node.namespace.read(|view, _| {
-            for store in view.chunks().iter().flat_map(|chunk| &chunk.replicas) {
+        let known = node.read_all(|all| {
+            let chunks = || all.iter().flat_map(|shard| shard.chunks().iter());
+            for store in chunks().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
             // Still open with a replica gone: sealed in a moment, and short then.
-            let ending = view.chunks().iter().filter(|chunk| {
+            let ending = chunks().filter(|chunk| {
                 chunk.state == ChunkState::Open && !chunk.replicas.iter().all(|s| counts(*s))
             });
             let ending = ending.count() as u64;
-            let mut short = view.chunks().short(counts);
+            let short_of = |counts: &dyn Fn(StoreId) -> bool| -> Vec<_> {
+                all.iter().flat_map(|shard| shard.chunks().short(counts)).collect()
+            };
+            let mut short = short_of(&counts);
             // Memory that has gone with its process leaves nothing to copy: a finding tells of it.
-            let in_memory = |id| view.chunks().get(id).is_some_and(|c| c.tier == Tier::Dram);
+            let known = |id| all.chunk(id).ok().flatten();
+            let in_memory = |id| known(id).is_some_and(|c| c.tier == Tier::Dram);
             short.retain(|short| short.live > 0 || !in_memory(short.chunk));
             let served =
                 |store| node.cluster.read(|view, _| view.store_serves(store)).unwrap_or(false);
             let mut away = msg::Away::default();
-            for short in view.chunks().short(served) {
-                let Some(chunk) = view.chunks().get(short.chunk) else { continue };
+            for short in short_of(&served) {
+                let Some(chunk) = known(short.chunk) else { continue };
                 let silent = chunk.replicas.len() - short.live;
                 // One that came back, or was drained away, is made again or was never there.
                 if silent > 0 {

@@ -607,7 +607,7 @@ impl World {
             return self.cells[0].node();
         }
         let running = self.cells.iter().filter_map(|cell| cell.node());
-        running.max_by_key(|node| node.namespace.applied())
+        running.max_by_key(|node| node.shards.root().applied())
     }
 
     /// Where the log is.

@@ -5,13 +5,35 @@ use super::Namespace;
 use crate::chunks::Chunks;
 use crate::names::{FileInfo, Names, Page, Totals, UnclosedInfo, Usage};
 use crate::{RawExtent, Remainder};
-use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, FileId};
+use holdfast_base::{Error, Result};
 
 impl Namespace {
     /// What is known of chunks.
     pub fn chunks(&self) -> &Chunks {
         &self.chunks
+    }
+
+    /// Which shard keeps a path.
+    #[inline]
+    pub fn shard_at(&self, _path: &str) -> u16 {
+        0
+    }
+
+    /// How many shards there are, the root's included: of the root's view.
+    pub fn shard_count(&self) -> u16 {
+        1
+    }
+
+    /// Why a shard is not there, as the root's view sees it.
+    pub fn no_shard(&self, shard: u16) -> Error {
+        if shard < self.shard_count() {
+            return Error::retry(format!(
+                "use shard {shard}: this node does not have it (yet): ask again"
+            ));
+        }
+        let count = self.shard_count();
+        Error::not_found(format!("use shard {shard}: there are {count}, from 0 on: check the id"))
     }
 
     /// What is known of names alone.

@@ -60,7 +60,7 @@ impl World {
     /// Whether every chunk has copies on two other disks.
     pub(super) fn can_lose(&self, victim: &Arc<Cell>) -> bool {
         let Some(host) = self.host() else { return false };
-        let chunks = host.read_chunks(|view, _| {
+        let chunks = host.gather_chunks(|view| {
             let kept = view.iter().filter(|chunk| chunk.state != ChunkState::Doomed);
             // What is in memory is promised to nobody.
             let kept = kept.filter(|chunk| chunk.tier == Tier::Disk);
@@ -87,7 +87,7 @@ impl World {
     /// they lose.
     pub(super) fn check_synced(&self, gateway: usize, path: &str) {
         let Some(node) = self.cells[gateway - 1].node() else { return };
-        let found = node.namespace.read(|view, _| {
+        let found = node.shards.root().read(|view, _| {
             let info = view.lookup(path)?;
             let Location::Packed { pointer } = info.location else { return None };
             Some((pointer, view.chunks().get(pointer.chunk)?.replicas.clone()))
@@ -123,11 +123,12 @@ impl World {
         let (lost, other_leads) = states.unwrap_or_default();
         self.shared.sometimes(lost, "a node was lost");
         self.shared.sometimes(other_leads, "another node led");
-        let seals = node.read_chunks(|view, _| view.iter().any(|c| !c.dropped.is_empty()));
-        self.shared.sometimes(seals.unwrap_or_default(), "a replica was dropped");
+        let seals = node.gather_chunks(|view| Some(view.iter().any(|c| !c.dropped.is_empty())));
+        self.shared.sometimes(seals.unwrap_or_default().contains(&true), "a replica was dropped");
         let generations =
-            node.read_chunks(|view, _| view.iter().any(|chunk| chunk.generation.0 > 0));
-        self.shared.sometimes(generations.unwrap_or_default(), "a chunk was compacted");
+            node.gather_chunks(|view| Some(view.iter().any(|chunk| chunk.generation.0 > 0)));
+        let generations = generations.unwrap_or_default().contains(&true);
+        self.shared.sometimes(generations, "a chunk was compacted");
     }
 
     /// After the faults: nothing is short, nothing differs, nothing is gone.
@@ -197,8 +198,8 @@ impl World {
         if let Ok(Some((id, state))) = silent {
             return Some(format!("node {id} does not count as what it is, but as {state:?}"));
         }
-        let short = host.namespace.read(|namespace, _| {
-            host.cluster.read(|view, _| repair::tasks(namespace.chunks(), view)).unwrap_or_default()
+        let short = host.read_all_chunks(|shards| {
+            host.cluster.read(|view, _| repair::tasks(shards, view)).unwrap_or_default()
         });
         match short {
             Ok(short) if short.is_empty() => {}
@@ -206,12 +207,14 @@ impl World {
             Err(e) => return Some(e.to_string()),
         }
         // Last, for whatever else goes on adds entries, and others see those that are durable.
-        let reached = host.namespace.applied();
-        let behind =
-            |cell: &&Arc<Cell>| cell.node().is_some_and(|node| node.namespace.applied() != reached);
+        let applied = |node: &Node| -> Vec<Index> {
+            node.shards.all().map(|(_, fold)| fold.applied()).collect()
+        };
+        let reached = applied(&host);
+        let behind = |cell: &&Arc<Cell>| cell.node().is_some_and(|node| applied(&node) != reached);
         let behind = self.cells.iter().find(behind)?;
-        let at = behind.node()?.namespace.applied();
-        Some(format!("{} is at {at}, the log's host at {reached}", behind.address))
+        let at = applied(&*behind.node()?);
+        Some(format!("{} is at {at:?}, the log's host at {reached:?}", behind.address))
     }
 
     /// Every name through every gateway: what was acknowledged, the same everywhere.
@@ -292,10 +295,10 @@ impl World {
         let Some(host) = self.host() else { return Ok(()) };
         self.check_leaks(&host)?;
         let chunks: Vec<Chunk> = host
-            .read_chunks(|view, _| {
+            .gather_chunks(|view| {
                 // What was sealed empty may be nowhere.
                 let kept = view.iter().filter(|chunk| chunk.is_kept() && chunk.length > 0);
-                kept.cloned().collect()
+                kept.cloned().collect::<Vec<_>>()
             })
             .unwrap_or_default();
         for chunk in chunks {
@@ -334,7 +337,7 @@ impl World {
                     all.map(move |generation| (info.chunk, generation))
                 });
                 for (chunk, generation) in files {
-                    let leaked = host.read_chunks(|view, _| match view.get(chunk) {
+                    let leaked = host.read_chunk(chunk, |view, _| match view.get(chunk) {
                         Some(known) => {
                             generation <= known.generation
                                 && !view.names_replica(chunk, generation, own.id)
@@ -348,7 +351,7 @@ impl World {
                             own.id,
                             own.store.list_from(chunk, 1),
                             own.store.other_generations(chunk),
-                            host.read_chunks(|view, _| {
+                            host.read_chunk(chunk, |view, _| {
                                 let known = view.get(chunk)?;
                                 let (old, dropped) = (known.old.clone(), known.dropped.clone());
                                 Some((known.generation, known.replicas.clone(), old, dropped))
@@ -398,7 +401,7 @@ impl World {
         self.check_stale(CLUSTER_TOPIC, &fresh_cluster);
         for cell in &self.cells {
             let Some(node) = cell.node() else { continue };
-            let namespace = node.namespace.status();
+            let namespace = node.shards.root().status();
             let cluster = node.cluster.status();
             self.compare(cell, "namespace", &namespace, &fresh);
             self.compare(cell, "cluster", &cluster, &fresh_cluster);

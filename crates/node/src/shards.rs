@@ -1,0 +1,149 @@
+//! The folds of names and chunks that a node has: one a shard, each of a topic of its own. Says which of
+//! them a command, a path or an id belongs to, and reads one of them or all. Decides nothing: which
+//! directories a shard keeps is in the root's view, and what a command comes to is `apply`'s to say.
+
+use super::Node;
+use holdfast_base::ids::{ChunkId, FileId, Index};
+use holdfast_base::{Error, Result};
+use holdfast_cluster::command::Subject;
+use holdfast_cluster::{AllShards, Chunks, Command, Namespace, SHARDS_MAX};
+use holdfast_view::Fold;
+use std::sync::{Arc, OnceLock};
+
+/// What a node folds of names and chunks. A shard that was opened stays open for as long as the node is.
+pub struct ShardFolds {
+    /// Shard 0's, which keeps the root directory, and with it the map of all others.
+    root: Arc<Fold<Namespace>>,
+    /// Shard `n` at `n - 1`: set once, when this node has opened it, in their order.
+    others: Box<[OnceLock<Arc<Fold<Namespace>>>]>,
+}
+
+impl ShardFolds {
+    pub(crate) fn new(root: Arc<Fold<Namespace>>) -> ShardFolds {
+        let others = (1..SHARDS_MAX).map(|_| OnceLock::new()).collect();
+        ShardFolds { root, others }
+    }
+
+    /// Shard 0's: of the root directory, of sessions' ids, and of what faces pack.
+    pub fn root(&self) -> &Arc<Fold<Namespace>> {
+        &self.root
+    }
+
+    /// A shard's. `Retry` for one that is not open here (yet), `NotFound` where there is none.
+    pub fn get(&self, shard: u16) -> Result<&Arc<Fold<Namespace>>> {
+        if shard == 0 {
+            return Ok(&self.root);
+        }
+        let open = self.others.get(shard as usize - 1).and_then(OnceLock::get);
+        open.ok_or_else(|| self.root.read(|root, _| root.no_shard(shard)).unwrap_or_else(|e| e))
+    }
+
+    /// Whether no other is open, so that all there is here is the root's.
+    fn is_root_alone(&self) -> bool {
+        self.others.first().is_none_or(|first| first.get().is_none())
+    }
+
+    /// Those that are open, each with its number, the root's first.
+    pub fn all(&self) -> impl Iterator<Item = (u16, &Arc<Fold<Namespace>>)> {
+        let others = (1u16..).zip(&self.others);
+        let open = others.filter_map(|(shard, fold)| Some((shard, fold.get()?)));
+        std::iter::once((0, &self.root)).chain(open)
+    }
+}
+
+impl Node {
+    /// The fold that keeps a chunk, and what points into it.
+    pub fn shard_of_chunk(&self, chunk: ChunkId) -> Result<&Arc<Fold<Namespace>>> {
+        self.shards.get(chunk.shard())
+    }
+
+    /// The fold that keeps a file.
+    pub fn shard_of_file(&self, file: FileId) -> Result<&Arc<Fold<Namespace>>> {
+        self.shards.get(file.shard())
+    }
+
+    /// Which shard a command is for, as far as it says. What names nothing has to be told.
+    pub fn shard_of(&self, command: &Command) -> Result<u16> {
+        match command.subject() {
+            Subject::Path(path) => self.shard_at(path),
+            Subject::File(file) => Ok(file.shard()),
+            Subject::Chunk(chunk) => Ok(chunk.shard()),
+            Subject::Told {} => Err(Error::bug("the command says of no shard that it is for it")),
+        }
+    }
+
+    /// Which shard keeps a path, as this node's view has it.
+    pub fn shard_at(&self, path: &str) -> Result<u16> {
+        match self.shards.is_root_alone() {
+            true => Ok(0),
+            false => self.shards.root.read(|root, _| root.shard_at(path)),
+        }
+    }
+
+    /// Asks what one shard knows of its chunks, and of which entry.
+    pub fn read_chunks<T>(&self, shard: u16, read: impl FnOnce(&Chunks, Index) -> T) -> Result<T> {
+        self.shards.get(shard)?.read(|view, applied| read(view.chunks(), applied))
+    }
+
+    /// Asks what is known of one chunk. Every question about a chunk comes this way: whoever asks needs
+    /// no names.
+    pub fn read_chunk<T>(
+        &self,
+        chunk: ChunkId,
+        read: impl FnOnce(&Chunks, Index) -> T,
+    ) -> Result<T> {
+        self.read_chunks(chunk.shard(), read)
+    }
+
+    /// Asks every shard for some of its chunks, one shard after the other.
+    pub fn gather_chunks<T, I: IntoIterator<Item = T>>(
+        &self,
+        mut read: impl FnMut(&Chunks) -> I,
+    ) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        for (_, fold) in self.shards.all() {
+            all.extend(fold.read(|view, _| read(view.chunks()))?);
+        }
+        Ok(all)
+    }
+
+    /// Asks all shards at once, as none of them changes meanwhile.
+    pub fn read_all_chunks<T>(&self, read: impl FnOnce(&[&Chunks]) -> T) -> Result<T> {
+        self.read_all(|all| read(&all.iter().map(Namespace::chunks).collect::<Vec<_>>()))
+    }
+
+    /// As [`Node::read_all_chunks`], of names and chunks. One that has stopped, or is not open here
+    /// yet, is missing, but for the root's, without which nothing can be said.
+    pub fn read_all<T>(&self, read: impl FnOnce(&AllShards<'_>) -> T) -> Result<T> {
+        let shards = &self.shards;
+        shards.root.read(|root, _| {
+            if shards.is_root_alone() {
+                return read(&AllShards::new(root, &[]));
+            }
+            let others: Vec<_> = shards.others.iter().map_while(OnceLock::get).collect();
+            let mut read = Some(read);
+            let mut answer = None;
+            held(root, &others, &[], &mut |all| answer = read.take().map(|read| read(all)));
+            answer.expect("it was asked")
+        })
+    }
+}
+
+/// Holds one fold after the other, always in this order, and then asks.
+fn held(
+    root: &Namespace,
+    folds: &[&Arc<Fold<Namespace>>],
+    before: &[Option<&Namespace>],
+    ask: &mut dyn FnMut(&AllShards<'_>),
+) {
+    let Some((first, rest)) = folds.split_first() else {
+        return ask(&AllShards::new(root, before));
+    };
+    let mut on = |view: Option<&Namespace>| {
+        let so_far: Vec<_> = before.iter().copied().chain([view]).collect();
+        held(root, rest, &so_far, ask);
+    };
+    if first.read(|view, _| on(Some(view))).is_err() {
+        on(None);
+    }
+}
