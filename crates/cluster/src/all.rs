@@ -2,10 +2,10 @@
 //! keeps it, as the root's view has it. Borrowed for one question, while none of the views changes;
 //! a shard that is not there (not opened yet, or stopped) fails what asks for it and nothing else.
 
-use crate::names::{FileInfo, Page, Totals, Usage};
+use crate::names::{FileInfo, Page, Totals, Usage, resolve};
 use crate::{Chunk, Namespace};
-use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, FileId};
+use holdfast_base::{Result, path};
 
 /// Shards of a cluster, the root's included: each is a topic and a fold on every node, and a leader
 /// looks at all of them in every round.
@@ -67,14 +67,12 @@ impl<'a> AllShards<'a> {
 
     /// See [`Namespace::totals`].
     pub fn totals(&self) -> Totals {
-        self.iter().fold(Totals::default(), |sum, shard| {
+        let others = self.iter().skip(1);
+        others.fold(self.root.totals(), |sum, shard| {
             let more = shard.totals();
-            Totals {
-                files: sum.files + more.files,
-                directories: sum.directories + more.directories,
-                symlinks: sum.symlinks + more.symlinks,
-                bytes: sum.bytes + more.bytes,
-            }
+            // The root, and what is kept of it, count in the first.
+            let twice = 1 + shard.borders().kept().count() as u64;
+            added(sum, Totals { directories: more.directories - twice, ..more })
         })
     }
 
@@ -85,21 +83,59 @@ impl<'a> AllShards<'a> {
 
     /// See [`Namespace::lookup_batch`]; of what is not there nothing is found.
     pub fn lookup_batch(&self, paths: &[&str], infos: &mut [Option<FileInfo>]) {
-        self.root.lookup_batch(paths, infos);
+        let elsewhere = |path: &&str| self.root.shard_at(path) != 0;
+        if !self.root.borders().is_any_away() || !paths.iter().any(elsewhere) {
+            return self.root.lookup_batch(paths, infos);
+        }
+        for (path, info) in paths.iter().zip(infos) {
+            *info = self.lookup(path).ok().flatten();
+        }
     }
 
     /// See [`Namespace::resolve`].
     pub fn resolve(&self, path: &str) -> Result<(String, FileInfo)> {
-        self.root.resolve(path)
+        resolve(self.root, &|name| self.get(self.root.borders().keeper_of(name)), path)
     }
 
-    /// See [`Namespace::list`].
+    /// See [`Namespace::list`]. The root shows what other shards keep as they have it.
     pub fn list(&self, path: &str, after: Option<&str>, limit: usize) -> Result<Page> {
-        self.of_path(path)?.list(path, after, limit)
+        let mut page = self.of_path(path)?.list(path, after, limit)?;
+        let elsewhere = path::components(path).next().is_none()
+            && self.root.borders().forwarded().next().is_some();
+        if elsewhere {
+            for entry in &mut page.entries {
+                let path = format!("/{}", entry.name);
+                // On its way it is as it was.
+                if let Ok(Some(info)) = self.lookup(&path) {
+                    entry.info = info;
+                }
+            }
+        }
+        Ok(page)
     }
 
-    /// See [`Namespace::usage`].
+    /// See [`Namespace::usage`]. Of the root it is that of all shards, as far as they are there.
     pub fn usage(&self, path: &str) -> Result<Usage> {
-        self.of_path(path)?.usage(path)
+        let mut usage = self.of_path(path)?.usage(path)?;
+        if path::components(path).next().is_some() {
+            return Ok(usage);
+        }
+        for shard in self.iter().skip(1) {
+            for name in shard.borders().kept() {
+                let more = shard.usage(&format!("/{name}"))?;
+                // Its name counts in the root.
+                usage = added(usage, Usage { directories: more.directories - 1, ..more });
+            }
+        }
+        Ok(usage)
+    }
+}
+
+fn added(a: Usage, b: Usage) -> Usage {
+    Usage {
+        files: a.files + b.files,
+        directories: a.directories + b.directories,
+        symlinks: a.symlinks + b.symlinks,
+        bytes: a.bytes + b.bytes,
     }
 }

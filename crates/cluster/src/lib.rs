@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod all;
+pub mod borders;
 pub mod chunks;
 pub mod cluster;
 pub mod command;

@@ -5,6 +5,7 @@
 
 mod compact;
 mod copies;
+mod moves;
 mod settle;
 mod unclosed;
 mod unnamed;
@@ -171,7 +172,9 @@ impl Keeper {
             return;
         }
         self.look();
-        let rounds: [(&str, Round); 22] = [
+        let rounds: [(&str, Round); 24] = [
+            ("open shards", Keeper::open_shards),
+            ("finish moves from shard to shard", Keeper::finish_moves),
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -355,11 +358,21 @@ impl Keeper {
         if !self.node.leads() {
             return Ok(());
         }
-        for session in self.sessions.look(now_ns, || self.node.shards.root().sessions()) {
+        let node = self.node.clone();
+        let mut looked = false;
+        let open = || {
+            looked = true;
+            node.sessions()
+        };
+        for session in self.sessions.look(now_ns, open) {
             // Used a moment ago after all: it gets a new one, as if it had come later.
-            self.node.wait_for(|done| {
-                self.node.shards.root().end_session(session, Mode::Ordered, done);
-            })?;
+            node.wait_for(|done| node.end_session(session, done))?;
+        }
+        if looked {
+            for (shard, session) in node.sessions_left() {
+                let fold = node.shards.get(shard)?;
+                node.wait_for(|done| fold.end_session(session, Mode::Ordered, done))?;
+            }
         }
         Ok(())
     }

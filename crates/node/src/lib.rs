@@ -386,6 +386,12 @@ impl Node {
             Ok(fold) => fold,
             Err(e) => return done(Err(e)),
         };
+        if shard != 0
+            && call.session.0 != 0
+            && let Err(e) = self.check_session(call.session)
+        {
+            return done(Err(e));
+        }
         // What was decided before is answered so again.
         if command.adds_names()
             && let Err(e) = self.takes_names()
@@ -393,8 +399,12 @@ impl Node {
         {
             return done(Err(e));
         }
+        let entry = match self.shards.entry_of(command) {
+            Ok(entry) => entry,
+            Err(e) => return done(Err(e)),
+        };
         fold.propose(
-            Request::of(call, command.to_entry(), mode(durability)),
+            Request::of(call, entry, mode(durability)),
             Box::new(move |result| {
                 done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
             }),
