@@ -9,13 +9,15 @@ use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
 use holdfast_cluster::Chunk;
+use holdfast_cluster::borders::unfinished;
+use holdfast_cluster::topics::namespace_topic;
 use holdfast_cluster::{
-    CLUSTER_TOPIC, ChunkState, ClusterView, Location, NAMESPACE_TOPIC, Namespace, NodeState, repair,
+    CLUSTER_TOPIC, ChunkState, ClusterView, Location, Namespace, NodeState, repair,
 };
 use holdfast_env::{Disk, SeededRng};
 use holdfast_log::{Log, Scope};
 use holdfast_node::Node;
-use holdfast_view::{Fold, FoldOptions, FoldStatus, SnapshotStore, View};
+use holdfast_view::{Context, Fold, FoldOptions, FoldStatus, SnapshotStore, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -87,10 +89,10 @@ impl World {
     /// they lose.
     pub(super) fn check_synced(&self, gateway: usize, path: &str) {
         let Some(node) = self.cells[gateway - 1].node() else { return };
-        let found = node.shards.root().read(|view, _| {
-            let info = view.lookup(path)?;
+        let found = node.read_all(|all| {
+            let info = all.lookup(path).ok()??;
             let Location::Packed { pointer } = info.location else { return None };
-            Some((pointer, view.chunks().get(pointer.chunk)?.replicas.clone()))
+            Some((pointer, all.chunk(pointer.chunk).ok()??.replicas.clone()))
         });
         let Ok(Some((pointer, replicas))) = found else { return };
         if self.schedule.nodes < 2 {
@@ -197,6 +199,11 @@ impl World {
         });
         if let Ok(Some((id, state))) = silent {
             return Some(format!("node {id} does not count as what it is, but as {state:?}"));
+        }
+        match host.read_all(unfinished) {
+            Ok(moves) if moves.is_empty() => {}
+            Ok(moves) => return Some(format!("a move is not finished: {:?}", moves[0])),
+            Err(e) => return Some(e.to_string()),
         }
         let short = host.read_all_chunks(|shards| {
             host.cluster.read(|view, _| repair::tasks(shards, view)).unwrap_or_default()
@@ -389,22 +396,31 @@ impl World {
     /// All views are the same, and the same as the log folded anew.
     pub(super) fn check_views(&self) {
         self.keep_log();
-        let fresh = self.new_fold::<Namespace>(NAMESPACE_TOPIC);
-        let fresh_cluster = self.new_fold::<ClusterView>(CLUSTER_TOPIC);
-        let (fresh, fresh_cluster) = match (fresh, fresh_cluster) {
-            (Ok(one), Ok(two)) => (one, two),
-            (Err(e), _) | (_, Err(e)) => {
-                return self.shared.violate(format!("fold the log anew: {e}"));
-            }
+        let Some(host) = self.host() else { return };
+        let of_all = |node: &Node| {
+            let shards = node.shards.all();
+            let shards = shards.map(|(shard, fold)| (namespace_topic(shard), fold.status()));
+            let cluster = (CLUSTER_TOPIC.to_owned(), node.cluster.status());
+            shards.chain([cluster]).collect::<Vec<_>>()
         };
-        self.check_stale(NAMESPACE_TOPIC, &fresh);
-        self.check_stale(CLUSTER_TOPIC, &fresh_cluster);
-        for cell in &self.cells {
-            let Some(node) = cell.node() else { continue };
-            let namespace = node.shards.root().status();
-            let cluster = node.cluster.status();
-            self.compare(cell, "namespace", &namespace, &fresh);
-            self.compare(cell, "cluster", &cluster, &fresh_cluster);
+        for (at, (topic, _)) in of_all(&host).into_iter().enumerate() {
+            let shard = u16::try_from(at).unwrap_or_default();
+            let fresh = match topic == CLUSTER_TOPIC {
+                true => self.new_fold::<ClusterView>(Context::of(&topic)),
+                false => self.new_fold::<Namespace>(Context { shard, ..Context::of(&topic) }),
+            };
+            let fresh = match fresh {
+                Ok(fresh) => fresh,
+                Err(e) => return self.shared.violate(format!("fold `{topic}` anew: {e}")),
+            };
+            self.check_stale(&topic, &fresh);
+            for cell in &self.cells {
+                let Some(node) = cell.node() else { continue };
+                match of_all(&node).iter().find(|(of, _)| *of == topic) {
+                    Some((_, status)) => self.compare(cell, &topic, status, &fresh),
+                    None => self.shared.violate(format!("{} has no `{topic}`", cell.address)),
+                }
+            }
         }
     }
 
@@ -482,12 +498,12 @@ impl World {
         self.shared.sometimes(status.applied == fresh.applied && same, "a view equals its replay");
     }
 
-    fn new_fold<V: View>(&self, topic: &str) -> Result<FoldStatus> {
+    fn new_fold<V: View>(&self, context: Context) -> Result<FoldStatus> {
         let disk = Arc::new(SimDisk::new(1));
         let snapshots = SnapshotStore { disk, directory: PathBuf::from("/fresh") };
         let options = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
         let log = self.archive.log.clone();
-        let fold = Fold::<V>::open_follower(log, topic, snapshots, options)?;
+        let fold = Fold::<V>::open_follower(log, context, snapshots, options)?;
         Ok(fold.status())
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Copies {
     freed: Option<Index>,
     reached: VecDeque<(Index, u64)>,
     /// How far the node had read whose copies were looked at last.
-    looked_at: Index,
+    looked_at: Vec<Index>,
     slept_ns: u64,
 }
 
@@ -55,8 +55,10 @@ impl World {
             return;
         }
         // Whoever has read most of the log may be gone, and nobody else as far yet.
-        let reached = host.shards.root().applied();
-        if std::mem::replace(&mut locked(&self.copies).looked_at, reached) > reached {
+        let reached: Vec<Index> = host.shards.all().map(|(_, fold)| fold.applied()).collect();
+        let before = std::mem::replace(&mut locked(&self.copies).looked_at, reached.clone());
+        let less = |(before, now): (&Index, &Index)| before > now;
+        if before.len() > reached.len() || before.iter().zip(&reached).any(less) {
             return;
         }
         let chunks: Vec<Chunk> = host
