@@ -59,6 +59,52 @@ impl ChunkId {
     }
 }
 
+impl FileId {
+    /// Bits of the place among its shard's nodes, the lower half of every id.
+    pub const PLACE_BITS: u32 = 32;
+    /// Set in the id of whoever is of another shard than the first, whose ids are from before there
+    /// were others.
+    const OF_SHARD: u64 = 1 << 63;
+    const SHARD_AT: u32 = 48;
+
+    /// The file at `place`, which was used `generation` times before. Of shard 0 there are 31 bits
+    /// of generations, of others 16.
+    pub fn new(shard: u16, generation: u32, place: u32) -> FileId {
+        assert!(generation <= FileId::generation_max(shard), "generation {generation} spills");
+        let of_shard = match shard {
+            0 => 0,
+            shard => {
+                assert!(shard < 1 << 15, "shard {shard} exceeds 15 bits");
+                FileId::OF_SHARD | (shard as u64) << FileId::SHARD_AT
+            }
+        };
+        FileId(of_shard | (generation as u64) << FileId::PLACE_BITS | place as u64)
+    }
+
+    /// The last generation that a place of the shard can have.
+    pub fn generation_max(shard: u16) -> u32 {
+        if shard == 0 { u32::MAX >> 1 } else { u16::MAX as u32 }
+    }
+
+    /// The shard that keeps it.
+    pub fn shard(self) -> u16 {
+        match self.0 & FileId::OF_SHARD {
+            0 => 0,
+            _ => (self.0 >> FileId::SHARD_AT) as u16 & 0x7fff,
+        }
+    }
+
+    /// How often its place was used before.
+    pub fn generation(self) -> u32 {
+        (self.0 >> FileId::PLACE_BITS) as u32 & FileId::generation_max(self.shard())
+    }
+
+    /// Its place among its shard's nodes.
+    pub fn place(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 impl fmt::Display for ChunkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "c{}.{}", self.shard(), self.counter())
@@ -155,6 +201,19 @@ mod tests {
         let id = ChunkId::new(0xffff, (1 << 48) - 1);
         assert_eq!((id.shard(), id.counter()), (0xffff, (1 << 48) - 1));
         assert_eq!(ChunkId::new(3, 9).to_string(), "c3.9");
+    }
+
+    #[test]
+    fn file_id_keeps_shard_generation_and_place_apart() {
+        assert_eq!(FileId::new(0, 0, 1), FileId(1));
+        assert_eq!(FileId::new(0, 3, 9).0, 3 << 32 | 9);
+        for (shard, generation, place) in
+            [(0, u32::MAX >> 1, u32::MAX), (1, 0, 1), (1, 0xffff, u32::MAX), (0x7fff, 7, 5)]
+        {
+            let id = FileId::new(shard, generation, place);
+            assert_eq!((id.shard(), id.generation(), id.place()), (shard, generation, place));
+        }
+        assert_eq!(FileId::new(1, 2, 3).0, 0x8001_0002_0000_0003);
     }
 
     #[test]

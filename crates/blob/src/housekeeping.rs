@@ -136,7 +136,7 @@ impl Housekeeping {
         let _alone = blobs.compacting.held();
         let id = chunk.chunk;
         // Whoever held the lock before may have freed it.
-        if node.read_chunks(|view, _| view.get(id).is_none())? {
+        if node.read_chunk(id, |view, _| view.get(id).is_none())? {
             return Ok(());
         }
         blobs.propose_and_wait(&Command::CloseChunk { chunk: id })?;

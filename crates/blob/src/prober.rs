@@ -80,7 +80,7 @@ impl Prober {
         let node = &self.blobs.node;
         let mut sample = BTreeMap::new();
         for extent in found {
-            let replicas = node.read_chunks(|view, _| {
+            let replicas = node.read_chunk(extent.pointer.chunk, |view, _| {
                 view.get(extent.pointer.chunk).map(|known| known.replicas.clone())
             })?;
             for store in replicas.unwrap_or_default() {
@@ -121,7 +121,7 @@ impl Prober {
             return self.is_writable(store);
         }
         let lives = self.blobs.index.get(&rows::slot(extent.pointer))?.is_some();
-        let held = self.blobs.node.read_chunks(|view, _| {
+        let held = self.blobs.node.read_chunk(extent.pointer.chunk, |view, _| {
             view.get(extent.pointer.chunk).is_some_and(|known| known.replicas.contains(&store))
         })?;
         Ok(lives && held)

@@ -19,7 +19,7 @@ pub const READ_BYTES: u64 = 1 << 20;
 
 impl Blobs {
     fn source(&self, pointer: Pointer) -> Result<Source> {
-        let found = self.node.read_chunks(|view, _| {
+        let found = self.node.read_chunk(pointer.chunk, |view, _| {
             let known = view.get(pointer.chunk).filter(|known| known.owner == BLOBS);
             known.map(|known| self.node.source(known))
         })?;
@@ -52,7 +52,7 @@ impl Blobs {
     /// A needle by its pointer alone, with what it says of itself: one read, no look-up of names.
     pub fn read_pointer(&self, pointer: Pointer) -> Result<(Trailer, Bytes)> {
         self.source(pointer)?;
-        let replicas = self.node.read_chunks(|view, _| {
+        let replicas = self.node.read_chunk(pointer.chunk, |view, _| {
             view.get(pointer.chunk).map(|known| known.replicas.clone()).unwrap_or_default()
         })?;
         let Some(store) = self.node.stores.holding(&replicas) else {

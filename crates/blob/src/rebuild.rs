@@ -41,7 +41,8 @@ impl Blobs {
         each: &mut dyn FnMut(Pointer, &[u8]) -> Result<()>,
         damaged: &mut Vec<(Slot, String)>,
     ) -> Result<()> {
-        let known = self.node.read_chunks(|view, _| view.get(chunk).map(|c| c.replicas.clone()))?;
+        let known =
+            self.node.read_chunk(chunk, |view, _| view.get(chunk).map(|c| c.replicas.clone()))?;
         let Some(store) = known.and_then(|replicas| self.node.stores.holding(&replicas).cloned())
         else {
             return Ok(());

@@ -165,6 +165,11 @@ impl Client {
         self.wait(ticket).map(|_| ())
     }
 
+    /// The shards of the names, as the node that is asked has them.
+    pub fn shards(&mut self) -> Result<Vec<wire::admin::Shard>> {
+        self.ask(wire::OP_SHARDS, &())
+    }
+
     /// Makes a token; its text is answered this once.
     pub fn create_token(&mut self, new: &wire::admin::NewToken) -> Result<String> {
         let ticket = self.submit(wire::OP_TOKEN_CREATE, new, &[])?;

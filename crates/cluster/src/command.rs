@@ -2,6 +2,7 @@
 //! An entry is a version byte, a tag byte and the fields: docs/formats/namespace.md. Every choice
 //! (time, placement, cookies) is in the entry; the fold makes none.
 
+use crate::borders::{Borders, DirAttributes};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{
     ChunkId, Durability, FileId, Generation, Index, NodeId, Pointer, StoreId, Tier,
@@ -310,6 +311,28 @@ pub enum Command {
         replicas: Vec<StoreId>,
         tier: Tier,
     },
+    /// One more shard, with a topic of its own. Shard 0's to say. Answers `Shard`.
+    AddShard {},
+    /// Gives an empty directory of the root away: to the shard `to`, or from there back to shard 0. From
+    /// here on whoever had it refuses everything below it. Answers `Done`.
+    Forward {
+        dir: String,
+        to: u16,
+    },
+    /// Takes a directory that was given away by the move of this number (the entry of shard 0's topic
+    /// that began it), with what it had beside entries. Changes nothing where that was done, or is late.
+    Own {
+        dir: String,
+        number: Index,
+        attributes: DirAttributes,
+    },
+    /// A command about directories that were moved from shard to shard, each with the number of its last
+    /// move, in the order in which the command names them: it is refused behind a later one.
+    Behind {
+        numbers: Vec<Index>,
+        /// Its entry, whole.
+        command: Vec<u8>,
+    },
     /// Begins an attempt to make a packed chunk's next generation: closes the chunk, as
     /// `CloseChunk` does, and draws a number that no other attempt ever gets. A `Rewrite` of an
     /// attempt before is refused from here on. Answers `Begun`, or `Done` where nothing is alive.
@@ -347,12 +370,96 @@ codec_enum!(Command: "command" {
     25 => Rewrite { chunk, from, generation, digest, replicas, without },
     26 => AdoptChunk { chunk, kind, owner, node, generation, length, replicas, tier },
     27 => BeginRewrite { chunk },
+    28 => AddShard {},
+    29 => Forward { dir, to },
+    30 => Own { dir, number, attributes },
+    31 => Behind { numbers, command },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 27;
+const COMMAND_TAG_MAX: u8 = 31;
+
+/// What says which shard a command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject<'a> {
+    /// Whoever keeps this path.
+    Path(&'a str),
+    /// That of the file's birth.
+    File(FileId),
+    /// That of the chunk's birth.
+    Chunk(ChunkId),
+    /// It says of none, and would be right in each: who gives it knows.
+    Told {},
+}
 
 impl Command {
+    /// Which shard it is for, as far as it says.
+    pub fn subject(&self) -> Subject<'_> {
+        use Command::*;
+        match self {
+            MakeDir { path, .. }
+            | Put { path, .. }
+            | Symlink { path, .. }
+            | Begin { path, .. }
+            | Rename { from: path, .. }
+            | Delete { path, .. }
+            | SetAttributes { path, .. }
+            | SetClass { path, .. }
+            | Forward { dir: path, .. } => Subject::Path(path),
+            Close { file, .. } | Abandon { file } | Salvage { file, .. } => Subject::File(*file),
+            AllocateChunk { kind: ChunkKind::Raw, owner, .. }
+            | AllocateCopies { kind: ChunkKind::Raw, owner, .. } => Subject::File(*owner),
+            AllocateChunk { .. }
+            | AllocateCopies { .. }
+            | Reclaim { .. }
+            | Release { .. }
+            | AddShard {}
+            | Own { .. }
+            | Behind { .. } => Subject::Told {},
+            SealChunk { chunk, .. }
+            | CloseChunk { chunk }
+            | SwitchGeneration { chunk, .. }
+            | SwitchReplicas { chunk, .. }
+            | AddReplica { chunk, .. }
+            | DropReplica { chunk, .. }
+            | Unlink { chunk, .. }
+            | FreeChunk { chunk }
+            | Rewrite { chunk, .. }
+            | AdoptChunk { chunk, .. }
+            | BeginRewrite { chunk } => Subject::Chunk(*chunk),
+            RaiseCopies { chunks, .. } => match chunks.first() {
+                Some(chunk) => Subject::Chunk(*chunk),
+                None => Subject::Told {},
+            },
+        }
+    }
+
+    /// The paths that it names, for the borders of shards.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        use Command::*;
+        let (first, second) = match self {
+            Rename { from, to, .. } => (Some(from), Some(to)),
+            Close { path, .. } | Salvage { path, .. } => (Some(path), None),
+            // Moves have numbers of their own.
+            Forward { .. } | Own { .. } => (None, None),
+            _ => match self.subject() {
+                Subject::Path(path) => return [Some(path), None].into_iter().flatten(),
+                Subject::File(_) | Subject::Chunk(_) | Subject::Told {} => (None, None),
+            },
+        };
+        [first.map(String::as_str), second.map(String::as_str)].into_iter().flatten()
+    }
+
+    /// Its entry, as it is proposed by whom this map has: of directories that were moved, it says so.
+    pub fn to_entry_by(&self, map: &Borders) -> Vec<u8> {
+        let entry = to_entry(self);
+        let numbers: Vec<Index> = self.paths().map(|path| map.number_of(path)).collect();
+        match numbers.iter().any(|number| number.0 != 0) {
+            true => to_entry(&Command::Behind { numbers, command: entry }),
+            false => entry,
+        }
+    }
+
     /// Whether it begins something that takes room, and frees none: what a full log refuses first.
     pub fn adds_names(&self) -> bool {
         use Command::*;
@@ -419,6 +526,10 @@ pub enum Outcome {
     Begun {
         generation: Generation,
     },
+    /// The number of the shard that was added.
+    Shard {
+        shard: u16,
+    },
 }
 codec_enum!(Outcome: "outcome" {
     1 => Done {},
@@ -427,4 +538,5 @@ codec_enum!(Outcome: "outcome" {
     4 => Sealed { length, replicas },
     5 => Progress { steps, more },
     6 => Begun { generation },
+    7 => Shard { shard },
 });

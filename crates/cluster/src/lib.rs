@@ -6,6 +6,8 @@
 //! is rewritten ([`compaction`]). Never opens, sends or waits: the node does.
 #![deny(unsafe_code)]
 
+mod all;
+pub mod borders;
 pub mod chunks;
 pub mod cluster;
 pub mod command;
@@ -22,6 +24,7 @@ pub mod retention;
 pub mod topics;
 mod views;
 
+pub use all::{AllShards, SHARDS_MAX};
 pub use chunks::{Chunk, ChunkState, Chunks};
 pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,

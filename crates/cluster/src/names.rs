@@ -9,12 +9,13 @@ mod files;
 mod nodes;
 mod prefetch;
 mod read;
+mod shared;
 mod table;
 #[cfg(test)]
 mod tests;
 mod tree;
 
-pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage};
+pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage, resolve};
 
 use crate::{NodeKind, RawExtent, Remainder, StorageClass};
 use children::Families;
@@ -54,8 +55,8 @@ struct Unclosed {
 
 impl Names {
     /// A root directory of the default class.
-    pub(crate) fn new() -> Names {
-        let mut names = Names::hollow();
+    pub(crate) fn new(shard: u16) -> Names {
+        let mut names = Names::hollow(shard);
         let root = names.nodes.make(NodeKind::Directory, 0o755, 0, StorageClass::DEFAULT);
         assert_eq!(root, ROOT);
         names.count(root, true);
@@ -63,9 +64,9 @@ impl Names {
     }
 
     /// Without even a root, to be filled by a restore.
-    pub(crate) fn hollow() -> Names {
+    pub(crate) fn hollow(shard: u16) -> Names {
         Names {
-            nodes: Nodes::new(),
+            nodes: Nodes::new(shard),
             table: Table::new(),
             families: Families::default(),
             extents: BTreeMap::new(),

@@ -13,12 +13,14 @@ pub(crate) use snapshot::{
     VERSION_BEFORE_ATTEMPTS, VERSION_BEFORE_COPIES, check_end, check_start, ensure,
 };
 
+use crate::borders::{Borders, DirAttributes, check_attributes, is_top, top};
 use crate::chunks::Chunks;
+use crate::command::Subject;
 use crate::command::{BLOBS, REPLICAS_MAX};
 use crate::names::Names;
 use crate::{ChunkKind, Command, Outcome};
 use holdfast_base::ids::{ChunkId, Durability, FileId, Index, NodeId, StoreId, Tier};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Result, path};
 use holdfast_env::trial::Knob;
 use std::fmt;
 
@@ -33,6 +35,7 @@ pub const MODE_MAX: u16 = 0o7777;
 pub struct Namespace {
     names: Names,
     chunks: Chunks,
+    borders: Borders,
 }
 
 /// A path in a message: shortened and without control characters.
@@ -57,7 +60,8 @@ impl Default for Namespace {
 impl Namespace {
     /// The empty namespace of a shard: a root directory of the default class.
     pub fn new(shard: u16) -> Namespace {
-        Namespace { names: Names::new(), chunks: Chunks::new(shard) }
+        let (names, chunks) = (Names::new(shard), Chunks::new(shard));
+        Namespace { names, chunks, borders: Borders::new(shard) }
     }
 
     pub fn shard(&self) -> u16 {
@@ -72,8 +76,61 @@ impl Namespace {
 
     /// Applies a command whole, or refuses it and changes nothing.
     pub fn apply(&mut self, index: Index, command: &Command) -> Result<Outcome> {
+        if let Command::Behind { numbers, command } = command {
+            return match Command::from_entry(command)? {
+                Command::Behind { .. } => Err(Error::invalid("a command is behind its moves once")),
+                command => self.apply_behind(index, &command, numbers),
+            };
+        }
+        self.apply_behind(index, command, &[])
+    }
+
+    fn apply_behind(
+        &mut self,
+        index: Index,
+        command: &Command,
+        numbers: &[Index],
+    ) -> Result<Outcome> {
+        let result = match self.check_borders(command, numbers) {
+            Ok(()) => self.carry_out(index, command),
+            Err(e) => Err(e),
+        };
+        result.map_err(|e| e.context(Doing(command)))
+    }
+
+    /// Whether all that the command names is this shard's to change.
+    fn check_borders(&self, command: &Command, numbers: &[Index]) -> Result<()> {
+        use Command::*;
+        let borders = &self.borders;
+        let number = |at: usize| numbers.get(at).copied().unwrap_or(Index(0));
+        if self.shard() == 0 && numbers.is_empty() && borders.is_plain() {
+            return Ok(());
+        }
+        match command {
+            Rename { from, to, .. } => {
+                borders.check(from, number(0))?;
+                borders.check_second(to, number(1))?;
+                borders.check_whole(from)?;
+                borders.check_whole(to)
+            }
+            Delete { path, .. } => {
+                borders.check(path, number(0))?;
+                borders.check_whole(path)
+            }
+            // The file was born here, and stays.
+            Close { path, .. } | Salvage { path, .. } => borders.check_second(path, number(0)),
+            // That of a directory that comes says itself what it is about.
+            Forward { .. } | Own { .. } => Ok(()),
+            _ => match command.subject() {
+                Subject::Path(path) => borders.check(path, number(0)),
+                Subject::File(_) | Subject::Chunk(_) | Subject::Told {} => Ok(()),
+            },
+        }
+    }
+
+    fn carry_out(&mut self, index: Index, command: &Command) -> Result<Outcome> {
         let (names, chunks) = (&mut self.names, &mut self.chunks);
-        let result = match command {
+        match command {
             Command::MakeDir { .. } => names.make_dir(chunks, command),
             Command::Put { .. } => names.put(chunks, index, command),
             Command::Symlink { path, target, mtime } => names.symlink(chunks, path, target, *mtime),
@@ -125,8 +182,40 @@ impl Namespace {
             Command::BeginRewrite { chunk } => chunks.begin_rewrite(*chunk),
             Command::Rewrite { .. } => chunks.rewrite(index, command),
             Command::AdoptChunk { .. } => self.adopt_chunk(command),
-        };
-        result.map_err(|e| e.context(Doing(command)))
+            Command::AddShard {} => self.borders.add().map(|shard| Outcome::Shard { shard }),
+            Command::Forward { dir, to } => self.forward(index, dir, *to),
+            Command::Own { dir, number, attributes } => self.own(dir, *number, attributes),
+            Command::Behind { .. } => Err(misrouted()),
+        }
+    }
+
+    /// An empty directory goes to another shard. In shard 0 its name stays, for the root to be listed.
+    fn forward(&mut self, index: Index, dir: &str, to: u16) -> Result<Outcome> {
+        path::check(dir)?;
+        if !is_top(dir) {
+            return Err(Error::invalid("only a directory right below the root goes to a shard"));
+        }
+        self.borders.check_kept(dir)?;
+        self.borders.check_forward(to)?;
+        let attributes = self.names.empty_dir(dir)?;
+        if self.shard() != 0 {
+            self.names.drop_dir(&mut self.chunks, index, dir);
+        }
+        self.borders.forward(index, top(dir), to, attributes);
+        Ok(Outcome::Done {})
+    }
+
+    fn own(&mut self, dir: &str, number: Index, attributes: &DirAttributes) -> Result<Outcome> {
+        path::check(dir)?;
+        check_attributes(attributes)?;
+        if !is_top(dir) {
+            return Err(Error::invalid("only a directory right below the root comes from a shard"));
+        }
+        if self.borders.check_own(top(dir), number)? {
+            self.names.take_dir(&mut self.chunks, dir, attributes)?;
+            self.borders.own(top(dir), number);
+        }
+        Ok(Outcome::Done {})
     }
 
     /// A raw chunk is made for a file that is being written, which is told of it.
@@ -220,6 +309,10 @@ impl fmt::Display for Doing<'_> {
             Command::Release { before, .. } => write!(f, "release what was freed before {before}"),
             Command::FreeChunk { chunk } => write!(f, "free chunk `{chunk}`"),
             Command::AdoptChunk { chunk, .. } => write!(f, "adopt chunk `{chunk}`"),
+            Command::AddShard {} => f.write_str("add a shard"),
+            Command::Forward { dir, to } => write!(f, "move {} to shard {to}", Shown(dir)),
+            Command::Behind { .. } => f.write_str("carry out what was asked behind a move"),
+            Command::Own { dir, .. } => write!(f, "take {} from another shard", Shown(dir)),
         }
     }
 }

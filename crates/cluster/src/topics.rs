@@ -8,6 +8,11 @@ use holdfast_base::{Error, Result};
 pub const CLUSTER_TOPIC: &str = "cluster";
 /// The topic of shard 0's namespace.
 pub const NAMESPACE_TOPIC: &str = "namespace/0";
+/// The topic of a shard's namespace.
+pub fn namespace_topic(shard: u16) -> String {
+    format!("namespace/{shard}")
+}
+
 /// The topic of the names of blobs.
 pub const BLOBS_TOPIC: &str = "blobs/0";
 /// The topic of the audit trail. No fold's: nodes write it, and who has a right of its own reads it.

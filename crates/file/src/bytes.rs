@@ -9,8 +9,7 @@ use holdfast_base::ids::{ChunkId, Tier};
 use holdfast_base::limits::{BLOCK_BYTES, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Bytes, NeedleRead, RawRead, Store};
-use holdfast_cluster::Chunk;
-use holdfast_cluster::{FileInfo, Location, Namespace};
+use holdfast_cluster::{AllShards, Chunk, FileInfo, Location};
 use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Response};
 use holdfast_env::planted;
 use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
@@ -82,8 +81,8 @@ fn named(e: Error) -> Error {
 
 impl FileFace {
     /// The store that holds a chunk, if it is one that answers from memory.
-    pub(crate) fn store_of(&self, view: &Namespace, chunk: ChunkId) -> Result<Option<&Store>> {
-        let Some(known) = view.chunks().get(chunk) else { return Err(deleted(chunk)) };
+    pub(crate) fn store_of(&self, all: &AllShards<'_>, chunk: ChunkId) -> Result<Option<&Store>> {
+        let Some(known) = all.chunk(chunk)? else { return Err(deleted(chunk)) };
         if known.tier != Tier::Dram {
             return Ok(None);
         }
@@ -101,7 +100,7 @@ impl FileFace {
 
     /// What the view knows of a chunk, and where it can be read, for threads that may wait.
     fn known(&self, chunk: ChunkId) -> Result<Chunk> {
-        let known = self.node.read_chunks(|view, _| view.get(chunk).cloned())?;
+        let known = self.node.read_chunk(chunk, |view, _| view.get(chunk).cloned())?;
         let known = known.ok_or_else(|| deleted(chunk))?;
         match self.node.source(&known) {
             Source::Replicas(replicas) if !self.node.is_within_reach(&replicas) => {
@@ -135,12 +134,12 @@ impl FileFace {
         let Some((get, reply)) = request.decode::<file::Get>("get") else { return };
         let node = self.node.clone();
         // The name is looked up again: between the two the file may have been replaced.
-        let found = node.namespace.read(|view, _| {
+        let found = node.read_all(|all| {
             if let Some(client) = &within {
-                within::check(view, &self.given, wire::OP_GET, meta, client)?;
+                within::check(all, &self.given, wire::OP_GET, meta, client)?;
             }
-            let info = crate::reads::find(view, &get.path, get.follow)?;
-            Ok((info, crate::reads::wire_info(view, &info)))
+            let info = crate::reads::find(all, &get.path, get.follow)?;
+            Ok((info, crate::reads::wire_info(all, &info)))
         });
         let (info, wire_info) = match found.and_then(|found| found) {
             Ok(found) => found,
@@ -178,10 +177,10 @@ impl FileFace {
         }
     }
 
-    pub(crate) fn read_raw_now(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+    pub(crate) fn read_raw_now(&self, all: &AllShards<'_>, meta: &[u8]) -> Result<Answer> {
         let read: msg::Read = decoded(meta, "read")?;
         check_bytes(read.bytes)?;
-        let Some(store) = self.store_of(view, read.chunk)? else {
+        let Some(store) = self.store_of(all, read.chunk)? else {
             return Ok(Answer::Later(read.bytes as u64));
         };
         let read = store.read_raw(read.chunk, read.generation, read.offset, read.bytes as u64)?;
@@ -250,9 +249,9 @@ impl FileFace {
     }
 
     /// Where a raw chunk's bytes lie in the region, for a client that has it mapped.
-    pub(crate) fn locate(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+    pub(crate) fn locate(&self, all: &AllShards<'_>, meta: &[u8]) -> Result<Answer> {
         let read: msg::Read = decoded(meta, "locate")?;
-        let (Some(store), Some(region)) = (self.store_of(view, read.chunk)?, &self.region) else {
+        let (Some(store), Some(region)) = (self.store_of(all, read.chunk)?, &self.region) else {
             return Err(Error::invalid(format!(
                 "locate chunk `{}`: it does not lie in mapped memory; read it instead",
                 read.chunk
@@ -305,11 +304,10 @@ impl FileFace {
                 append.chunk, append.at
             ))));
         }
-        let store =
-            self.node.namespace.read(|view, _| match self.store_of(view, append.chunk)? {
-                Some(store) => Ok(store.clone()),
-                None => Err(lost(append.chunk, Tier::Dram)),
-            });
+        let store = self.node.read_all(|all| match self.store_of(all, append.chunk)? {
+            Some(store) => Ok(store.clone()),
+            None => Err(lost(append.chunk, Tier::Dram)),
+        });
         done(store.and_then(|store| store?.commit_raw(append.chunk, window, &append.crcs)));
     }
 

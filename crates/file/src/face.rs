@@ -1,10 +1,10 @@
-//! The file face's operations: what memory answers, under one shared lock of the namespace for all
+//! The file face's operations: what memory answers, under one shared lock of the names for all
 //! that follow each other, and what waits for a disk or the log.
 
 use crate::{deeds, given::Given, within};
 use holdfast_base::Result;
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
-use holdfast_cluster::Namespace;
+use holdfast_cluster::AllShards;
 use holdfast_env::net::{Batch, Parts};
 use holdfast_env::region::Region;
 use holdfast_node::{Matter, Node};
@@ -35,15 +35,15 @@ impl FileFace {
     }
 
     /// Answers what the namespace and memory can answer.
-    fn now(&self, view: &Namespace, opcode: u16, meta: &[u8]) -> Result<Answer> {
+    fn now(&self, all: &AllShards<'_>, opcode: u16, meta: &[u8]) -> Result<Answer> {
         match opcode {
-            wire::OP_GET => self.get(view, meta),
-            wire::OP_LIST => self.list(view, meta),
-            wire::OP_USAGE => self.usage(view, meta),
-            wire::OP_EXTENTS => self.extents(view, meta),
-            wire::OP_UNCLOSED => self.unclosed(view),
-            wire::OP_CHUNK_READ => self.read_raw_now(view, meta),
-            _ => self.locate(view, meta),
+            wire::OP_GET => self.get(all, meta),
+            wire::OP_LIST => self.list(all, meta),
+            wire::OP_USAGE => self.usage(all, meta),
+            wire::OP_EXTENTS => self.extents(all, meta),
+            wire::OP_UNCLOSED => self.unclosed(all),
+            wire::OP_CHUNK_READ => self.read_raw_now(all, meta),
+            _ => self.locate(all, meta),
         }
     }
 }
@@ -54,18 +54,18 @@ struct ByNames(Arc<FileFace>);
 impl AtOnce for ByNames {
     fn answer(&self, batch: &mut Batch<'_>, run: Range<usize>, later: &mut Later) {
         let ByNames(face) = self;
-        let served = face.node.namespace.read(|view, _| {
+        let served = face.node.read_all(|all| {
             let mut looked_up = run.start;
             for i in run.clone() {
                 let opcode = batch.header(i).opcode;
                 if opcode == wire::OP_LOOKUP {
                     // A run of look-ups waits for memory together, not one after another.
                     if i >= looked_up {
-                        looked_up = face.lookup_run(view, batch, i..run.end);
+                        looked_up = face.lookup_run(all, batch, i..run.end);
                     }
                     continue;
                 }
-                let answer = face.now(view, opcode, batch.meta(i));
+                let answer = face.now(all, opcode, batch.meta(i));
                 give(batch, i, answer, later);
             }
         });
@@ -80,15 +80,15 @@ impl AtOnce for ByNames {
         let ByNames(face) = self;
         let opcode = batch.header(i).opcode;
         // Under one lock: between two a link on the way could come to lead elsewhere.
-        let answered = face.node.namespace.read(|view, _| {
-            if let Err(e) = within::check(view, &face.given, opcode, batch.meta(i), within) {
+        let answered = face.node.read_all(|all| {
+            if let Err(e) = within::check(all, &face.given, opcode, batch.meta(i), within) {
                 return batch.reply_error(i, &e);
             }
             if opcode == wire::OP_LOOKUP {
-                face.lookup_run(view, batch, i..i + 1);
+                face.lookup_run(all, batch, i..i + 1);
                 return;
             }
-            let answer = face.now(view, opcode, batch.meta(i));
+            let answer = face.now(all, opcode, batch.meta(i));
             give(batch, i, answer, later);
         });
         if let Err(e) = answered {
@@ -125,8 +125,7 @@ impl Face for FileFace {
         let within = |route: Route, opcode: u16| {
             let face = self.clone();
             route.allows(move |meta, client| {
-                let check = |view: &_| within::check(view, &face.given, opcode, meta, client);
-                face.node.namespace.read(|view, _| check(view))?
+                face.node.read_all(|all| within::check(all, &face.given, opcode, meta, client))?
             })
         };
         let looked_up = |opcode| within(Route::from_memory(opcode, Right::Data, &by_names), opcode);

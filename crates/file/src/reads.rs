@@ -6,7 +6,7 @@ use holdfast_base::ids::Generation;
 use holdfast_base::limits::{FRAME_META_BYTES_MAX, LIST_PAGE_MAX};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result, path};
-use holdfast_cluster::{FileInfo, Location, Namespace};
+use holdfast_cluster::{AllShards, FileInfo, Location, Namespace};
 use holdfast_env::net::{Batch, Parts};
 use holdfast_server::decoded;
 use holdfast_wire::{self as wire, file as msg};
@@ -20,25 +20,28 @@ const LOOKUP_RUN: usize = 16;
 const PAGE_BYTES: usize = FRAME_META_BYTES_MAX as usize * 3 / 4;
 
 /// Where a path leads, links on the way followed, but not one in the last place; none for the root.
-pub(crate) fn over_links(view: &Namespace, path: &str) -> Option<String> {
+pub(crate) fn over_links(all: &AllShards<'_>, path: &str) -> Option<String> {
     let (parent, name) = path::split(path)?;
-    let (parent, _) = view.resolve(parent).ok()?;
+    let (parent, _) = all.resolve(parent).ok()?;
     Some(format!("{}/{name}", parent.trim_end_matches('/')))
 }
 
 /// The node at a path, links on the way followed, and the last one too if asked.
-pub(crate) fn find(view: &Namespace, path: &str, follow: bool) -> Result<FileInfo> {
+pub(crate) fn find(all: &AllShards<'_>, path: &str, follow: bool) -> Result<FileInfo> {
     // The common case names no link anywhere.
-    if let Some(info) = view.lookup(path)
+    if let Some(info) = all.lookup(path)?
         && !(follow && info.kind == NodeKind::Symlink)
     {
         return Ok(info);
     }
     if follow {
-        return view.resolve(path).map(|(_, info)| info);
+        return all.resolve(path).map(|(_, info)| info);
     }
     path::check(path)?;
-    let found = over_links(view, path).and_then(|path| view.lookup(&path));
+    let found = match over_links(all, path) {
+        Some(path) => all.lookup(&path)?,
+        None => None,
+    };
     found.ok_or_else(|| {
         Error::not_found(format!(
             "look up `{}`: it does not exist: check the path",
@@ -47,7 +50,10 @@ pub(crate) fn find(view: &Namespace, path: &str, follow: bool) -> Result<FileInf
     })
 }
 
-pub(crate) fn wire_info(view: &Namespace, info: &FileInfo) -> msg::FileInfo {
+pub(crate) fn wire_info(all: &AllShards<'_>, info: &FileInfo) -> msg::FileInfo {
+    // It is there: what is known of the file came from it.
+    let target = || all.of_file(info.id).ok()?.link_target(info.id).map(str::to_owned);
+    let metadata = || all.of_file(info.id).ok()?.metadata(info.id).map(<[u8]>::to_vec);
     msg::FileInfo {
         id: info.id,
         kind: info.kind,
@@ -56,11 +62,11 @@ pub(crate) fn wire_info(view: &Namespace, info: &FileInfo) -> msg::FileInfo {
         size: info.size,
         class: info.class,
         target: match info.kind {
-            NodeKind::Symlink => view.link_target(info.id).unwrap_or_default().to_owned(),
+            NodeKind::Symlink => target().unwrap_or_default(),
             _ => String::new(),
         },
         metadata: match info.has_metadata {
-            true => view.metadata(info.id).unwrap_or_default().to_vec(),
+            true => metadata().unwrap_or_default(),
             false => Vec::new(),
         },
     }
@@ -80,7 +86,7 @@ impl FileFace {
     /// Answers the look-ups that these requests begin with, and says where their run ends.
     pub(crate) fn lookup_run(
         &self,
-        view: &Namespace,
+        all: &AllShards<'_>,
         batch: &mut Batch<'_>,
         requests: Range<usize>,
     ) -> usize {
@@ -96,31 +102,31 @@ impl FileFace {
             paths[count] = lookup_of(batch.meta(first + count)).map_or("", |(path, _)| path);
             count += 1;
         }
-        view.lookup_batch(&paths[..count], &mut found[..count]);
+        all.lookup_batch(&paths[..count], &mut found[..count]);
         for (i, found) in (first..).zip(&found[..count]) {
             let info = match found {
                 Some(info) if info.kind != NodeKind::Symlink => Ok(*info),
-                _ => lookup_of(batch.meta(i)).and_then(|(path, follow)| find(view, path, follow)),
+                _ => lookup_of(batch.meta(i)).and_then(|(path, follow)| find(all, path, follow)),
             };
             match info {
-                Ok(info) => batch.reply(i, |out| wire_info(view, &info).encode(out), Parts::None),
+                Ok(info) => batch.reply(i, |out| wire_info(all, &info).encode(out), Parts::None),
                 Err(e) => batch.reply_error(i, &e),
             }
         }
         first + count
     }
 
-    pub(crate) fn list(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+    pub(crate) fn list(&self, all: &AllShards<'_>, meta: &[u8]) -> Result<Answer> {
         let list: msg::List = decoded(meta, "list")?;
-        let (path, _) = view.resolve(&list.path)?;
+        let (path, _) = all.resolve(&list.path)?;
         let after = Some(list.after.as_str()).filter(|after| !after.is_empty());
         let limit = (list.entries_max as usize).clamp(1, LIST_PAGE_MAX);
-        let page = view.list(&path, after, limit)?;
+        let page = all.list(&path, after, limit)?;
         let mut entries = Vec::with_capacity(page.entries.len());
         let mut bytes = 0;
         let count = page.entries.len();
         for entry in page.entries {
-            let info = wire_info(view, &entry.info);
+            let info = wire_info(all, &entry.info);
             bytes += entry.name.len() + info.target.len() + info.metadata.len() + 64;
             entries.push(msg::Named { name: entry.name, info });
             if bytes > PAGE_BYTES {
@@ -131,15 +137,16 @@ impl FileFace {
         now(&msg::Page { entries, more })
     }
 
-    pub(crate) fn usage(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+    pub(crate) fn usage(&self, all: &AllShards<'_>, meta: &[u8]) -> Result<Answer> {
         let path: String = decoded(meta, "du")?;
-        let (path, _) = view.resolve(&path)?;
-        let usage = view.usage(&path)?;
+        let (path, _) = all.resolve(&path)?;
+        let usage = all.usage(&path)?;
         now(&msg::Usage { files: usage.files, directories: usage.directories, bytes: usage.bytes })
     }
 
-    pub(crate) fn extents(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+    pub(crate) fn extents(&self, all: &AllShards<'_>, meta: &[u8]) -> Result<Answer> {
         let of: msg::ExtentsOf = decoded(meta, "list extents")?;
+        let view = all.of_file(of.file)?;
         if view.extents(of.file).is_none() {
             return Err(Error::not_found(format!(
                 "list extents of file `{}`: it was deleted or replaced; open it again",
@@ -150,30 +157,35 @@ impl FileFace {
         now(&extents)
     }
 
-    pub(crate) fn unclosed(&self, view: &Namespace) -> Result<Answer> {
-        let files: Vec<msg::Unclosed> = view
-            .unclosed()
-            .into_iter()
+    pub(crate) fn unclosed(&self, all: &AllShards<'_>) -> Result<Answer> {
+        let files: Vec<msg::Unclosed> = all
+            .iter()
+            .flat_map(Namespace::unclosed)
             .take(LIST_PAGE_MAX)
             .map(|file| msg::Unclosed {
                 file: file.file,
                 path: file.path,
-                bytes: file.chunks.iter().map(|chunk| self.chunk_length(view, *chunk)).sum(),
+                bytes: file.chunks.iter().map(|chunk| self.chunk_length(all, *chunk)).sum(),
             })
             .collect();
         now(&files)
     }
 
     /// Acknowledged bytes of a chunk: the seal's word, or what this node knows while it is open.
-    pub(crate) fn chunk_length(&self, view: &Namespace, chunk: holdfast_base::ids::ChunkId) -> u64 {
-        view.chunks().get(chunk).map_or(0, |known| self.node.chunk_length(known))
+    pub(crate) fn chunk_length(
+        &self,
+        all: &AllShards<'_>,
+        chunk: holdfast_base::ids::ChunkId,
+    ) -> u64 {
+        let known = all.chunk(chunk).ok().flatten();
+        known.map_or(0, |known| self.node.chunk_length(known))
     }
 
     /// A small file's bytes if they are in memory, a large one's extents.
-    pub(crate) fn get(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+    pub(crate) fn get(&self, all: &AllShards<'_>, meta: &[u8]) -> Result<Answer> {
         let get: msg::Get = decoded(meta, "get")?;
-        let info = find(view, &get.path, get.follow)?;
-        let reply = |content| msg::GetReply { info: wire_info(view, &info), content };
+        let info = find(all, &get.path, get.follow)?;
+        let reply = |content| msg::GetReply { info: wire_info(all, &info), content };
         if info.kind == NodeKind::MultiFile {
             // A bag of files: its reader lists them and gets each.
             return now(&reply(msg::Content::Chunks { extents: Vec::new(), more: false }));
@@ -188,7 +200,7 @@ impl FileFace {
         match info.location {
             Location::Inline {} => now(&reply(msg::Content::Body { crc: 0 })),
             Location::Packed { pointer } if info.size <= get.bytes_max as u64 => {
-                let Some(store) = self.store_of(view, pointer.chunk)? else {
+                let Some(store) = self.store_of(all, pointer.chunk)? else {
                     return Ok(Answer::Later(info.size));
                 };
                 let Some(read) = store.try_read_needle(pointer) else {
@@ -203,7 +215,7 @@ impl FileFace {
                 now(&reply(msg::Content::Chunks { extents, more: false }))
             }
             Location::Extents {} => {
-                let (extents, more) = extents_page(view, info.id, 0, EXTENTS_PAGE);
+                let (extents, more) = extents_page(all.of_file(info.id)?, info.id, 0, EXTENTS_PAGE);
                 now(&reply(msg::Content::Chunks { extents, more }))
             }
         }

@@ -11,21 +11,21 @@ use holdfast_base::ids::{ChunkId, FileId, Pointer};
 use holdfast_base::node::NodeKind;
 use holdfast_base::rules::{Access, Rules};
 use holdfast_base::{Error, Result};
-use holdfast_cluster::{ChunkKind, Location, Namespace};
+use holdfast_cluster::{AllShards, ChunkKind, Location};
 use holdfast_env::planted;
 use holdfast_server::{Within, beyond_rules, decoded};
 use holdfast_wire::{self as wire, Call, chunk, file as msg};
 
 /// Whether the client's rules allow the request with this meta.
 pub(crate) fn check(
-    view: &Namespace,
+    all: &AllShards<'_>,
     given: &Given,
     opcode: u16,
     meta: &[u8],
     within: &Within,
 ) -> Result<()> {
     let rules = &within.rules;
-    let asked = Asked { view, rules };
+    let asked = Asked { all, rules };
     let session = |call: Call| given.check_session(call.session, &within.client);
     match opcode {
         wire::OP_LOOKUP => {
@@ -100,7 +100,7 @@ pub(crate) fn check(
 
 /// What a request is held against.
 struct Asked<'a> {
-    view: &'a Namespace,
+    all: &'a AllShards<'a>,
     rules: &'a Rules,
 }
 
@@ -122,8 +122,8 @@ impl Asked<'_> {
             return Ok(());
         }
         let found = match follow {
-            true => self.view.resolve(path).ok().map(|(found, _)| found),
-            false => over_links(self.view, path),
+            true => self.all.resolve(path).ok().map(|(found, _)| found),
+            false => over_links(self.all, path),
         };
         // Not where it leads: that is told to nobody who may not go there.
         let beyond = |_| {
@@ -137,7 +137,7 @@ impl Asked<'_> {
 
     /// The file that a client was told of: has its place among the names, now.
     fn file(&self, file: FileId, access: Access) -> Result<()> {
-        let path = self.view.path_or_begun(file).ok_or_else(|| {
+        let path = self.all.of_file(file)?.path_or_begun(file).ok_or_else(|| {
             Error::not_found(format!(
                 "use file `{file}`: it was deleted or replaced, or never closed: open it again"
             ))
@@ -152,7 +152,7 @@ impl Asked<'_> {
 
     /// Bytes of one file alone lie in a raw chunk, and of many in a packed one.
     fn chunk(&self, chunk: ChunkId, access: Access) -> Result<()> {
-        let known = self.view.chunks().get(chunk).ok_or_else(|| {
+        let known = self.all.chunk(chunk)?.ok_or_else(|| {
             Error::not_found(format!("use chunk `{chunk}`: it was deleted: open its file again"))
         })?;
         match known.kind {
@@ -163,8 +163,9 @@ impl Asked<'_> {
 
     /// Whether an object is the file's: its content, or the end of it.
     fn object(&self, file: FileId, pointer: Pointer) -> Result<()> {
-        let whole = self.view.info(file).map(|info| info.location);
-        let end = self.view.extents(file).and_then(|(_, remainder)| remainder);
+        let view = self.all.of_file(file)?;
+        let whole = view.info(file).map(|info| info.location);
+        let end = view.extents(file).and_then(|(_, remainder)| remainder);
         let is_its = whole == Some(Location::Packed { pointer })
             || end.is_some_and(|end| end.pointer == pointer);
         if is_its || planted!("file.any-object-of-a-file") {
@@ -187,7 +188,7 @@ impl Asked<'_> {
                 self.written(from)?;
                 self.written(to)?;
                 // Where a link leads may depend on where it is.
-                let moved = self.view.lookup(from);
+                let moved = self.all.lookup(from)?;
                 match moved.is_some_and(|moved| moved.kind == NodeKind::Symlink) {
                     true => self.written("/"),
                     false => Ok(()),

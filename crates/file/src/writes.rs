@@ -7,7 +7,7 @@ use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Kind, Result, path};
 use holdfast_cluster::{
-    ChunkKind, ChunkState, Command, Location, Namespace, Outcome, RawExtent, Remainder,
+    AllShards, ChunkKind, ChunkState, Command, Location, Outcome, RawExtent, Remainder,
 };
 use holdfast_env::net::{Parts, Reply, Response};
 use holdfast_env::{HoldMutex, planted};
@@ -75,17 +75,18 @@ impl FileFace {
     /// value. Refuses early what `apply` would refuse anyway.
     fn prepare(&self, node: &mut msg::NewNode) -> Result<StorageClass> {
         path::check(&node.path)?;
-        self.node.namespace.read(|view, _| {
-            node.kind = data_kind(view, &node.path);
-            check_new(view, node)?;
-            Ok(class_of(view, node))
+        self.node.read_all(|all| {
+            node.kind = data_kind(all, &node.path)?;
+            check_new(all, node)?;
+            Ok(class_of(all, node))
         })?
     }
 
     /// What a refusal comes to: the first answer, if this is a repetition of a request that was
     /// carried out and stands in its own way now.
-    fn first_answer(&self, call: &Call, refusal: Error) -> Result<Outcome> {
-        let first = self.node.namespace.known(call.session, call.sequence);
+    fn first_answer(&self, shard: Result<u16>, call: &Call, refusal: Error) -> Result<Outcome> {
+        let fold = shard.and_then(|shard| self.node.shards.get(shard)).ok();
+        let first = fold.and_then(|fold| fold.known(call.session, call.sequence));
         first.unwrap_or(Err(refusal)).and_then(|bytes| Ok(Outcome::from_bytes(&bytes)?))
     }
 
@@ -107,7 +108,16 @@ impl FileFace {
             .and_then(|class| Ok((class, checked_crcs(&bytes, put.crc, &put.node.path)?)));
         let (class, crcs) = match prepared {
             Ok(prepared) => prepared,
-            Err(e) => return reply_file(reply, self.first_answer(&put.call, e)),
+            Err(e) => {
+                return reply_file(
+                    reply,
+                    self.first_answer(self.node.shard_at(&put.node.path), &put.call, e),
+                );
+            }
+        };
+        let shard = match self.node.shard_at(&put.node.path) {
+            Ok(shard) => shard,
+            Err(e) => return reply.send(Response::error(e)),
         };
         let (node, size, crc) = (self.node.clone(), bytes.len() as u64, put.crc);
         let durability = class.durability();
@@ -136,7 +146,8 @@ impl FileFace {
                 metadata,
             };
             let done = Box::new(move |outcome| reply_file(reply, outcome));
-            node.propose(put.call, &command, durability, done);
+            // Where its bytes are: if the directory was moved meanwhile, this is refused.
+            node.propose_in(shard, put.call, &command, durability, done);
         };
         if bytes.is_empty() {
             return name(Ok(Location::Inline {}));
@@ -144,7 +155,8 @@ impl FileFace {
         let packed = Box::new(move |pointer: Result<_>| {
             name(pointer.map(|pointer| Location::Packed { pointer }));
         });
-        self.node.pack(class, FileId(0), &hint, Box::new(bytes), crcs, packed);
+        let bytes_in = if planted!("file.packed-in-the-first-shard") { 0 } else { shard };
+        self.node.pack(class, (bytes_in, FileId(0)), &hint, Box::new(bytes), crcs, packed);
     }
 
     /// The end of a large file, packed beside small ones. Named by the file's close.
@@ -168,20 +180,19 @@ impl FileFace {
                     }
                     answer(reply, pointer.map(|p| (p.to_bytes(), Parts::None)));
                 });
-                self.node.pack(class, remainder.file, "", Box::new(bytes), crcs, done);
+                self.node.pack(class, (file.shard(), file), "", Box::new(bytes), crcs, done);
             }
             Err(e) => reply.send(Response::error(e)),
         }
     }
 
     fn unclosed_class(&self, file: FileId) -> Result<StorageClass> {
-        self.node.namespace.read(|view, _| view.info(file).map(|info| info.class))?.ok_or_else(
-            || {
-                Error::not_found(format!(
-                    "write file `{file}`: it was closed or abandoned; begin it again"
-                ))
-            },
-        )
+        let info = self.node.shard_of_file(file)?.read(|view, _| view.info(file))?;
+        info.map(|info| info.class).ok_or_else(|| {
+            Error::not_found(format!(
+                "write file `{file}`: it was closed or abandoned; begin it again"
+            ))
+        })
     }
 
     pub(crate) fn begin(&self, request: Request<'_>) {
@@ -190,9 +201,10 @@ impl FileFace {
             Ok(class) => class,
             Err(e) => {
                 // The class is what the directory gives now; the file knows its own.
-                let class = self.node.namespace.read(|view, _| class_of(view, &begin.node));
+                let class = self.node.read_all(|all| class_of(all, &begin.node));
                 let class = class.unwrap_or(StorageClass::DEFAULT);
-                let begun = self.first_answer(&begin.call, e).and_then(file_of);
+                let shard = self.node.shard_at(&begin.node.path);
+                let begun = self.first_answer(shard, &begin.call, e).and_then(file_of);
                 let begun = begun.map(|file| msg::Begun { file, class });
                 return answer(reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
             }
@@ -282,7 +294,7 @@ impl FileFace {
             }
         }
         if let Err(e) = self.check_sealed_by(close.file, &extents) {
-            return reply_file(reply, self.first_answer(&close.call, e));
+            return reply_file(reply, self.first_answer(Ok(close.file.shard()), &close.call, e));
         }
         let durability = class.durability();
         for extent in &extents {
@@ -310,8 +322,8 @@ impl FileFace {
         if planted!("file.seals-anybodys-chunk") {
             return Ok(());
         }
-        self.node.read_chunks(|view, _| {
-            extents.iter().try_for_each(|RawExtent { chunk, .. }| match view.get(*chunk) {
+        self.node.read_all(|all| {
+            extents.iter().try_for_each(|RawExtent { chunk, .. }| match all.chunk(*chunk)? {
                 Some(known) if known.kind == ChunkKind::Raw && known.owner == file => Ok(()),
                 Some(_) => Err(Error::invalid(format!(
                     "close file `{file}`: chunk `{chunk}` belongs to another file: name those that were allocated for this one"
@@ -325,13 +337,19 @@ impl FileFace {
 
     pub(crate) fn change(&self, request: Request<'_>) {
         let Some((change, reply)) = request.decode::<msg::Change>("change a name") else { return };
+        // Only a salvage looks before it says what it proposes.
+        let shard = match &change.action {
+            msg::Action::Salvage { file, .. } => file.shard(),
+            _ => 0,
+        };
         let command = match self.command_of(change.action) {
             Ok(command) => command,
-            Err(e) => return reply_done(reply, self.first_answer(&change.call, e)),
+            Err(e) => return reply_done(reply, self.first_answer(Ok(shard), &change.call, e)),
         };
         if let Command::SealChunk { chunk, length, .. } = command {
             // Of a packed one nobody but its node knows what is in it.
-            let kind = self.node.read_chunks(|view, _| view.get(chunk).map(|known| known.kind));
+            let kind =
+                self.node.read_chunk(chunk, |view, _| view.get(chunk).map(|known| known.kind));
             return match kind {
                 Ok(Some(ChunkKind::Packed)) => reply.send(Response::error(Error::invalid(format!(
                     "seal chunk `{chunk}`: objects of many files are packed in it: its node seals it"
@@ -376,14 +394,19 @@ impl FileFace {
 
     /// Everything of an unclosed file that was acknowledged, in the order it was allocated.
     fn salvage(&self, file: FileId, path: String) -> Result<Command> {
-        let extents = self.node.namespace.read(|view, _| {
-            let unclosed = view.unclosed().into_iter().find(|unclosed| unclosed.file == file)?;
+        let extents = self.node.read_all(|all| {
+            let unclosed = all
+                .of_file(file)
+                .ok()?
+                .unclosed()
+                .into_iter()
+                .find(|unclosed| unclosed.file == file)?;
             let lengths = unclosed.chunks.into_iter().map(|chunk| {
-                let known = view.chunks().get(chunk);
+                let known = all.chunk(chunk).ok().flatten();
                 let silent = known.is_some_and(|known| {
                     known.state == ChunkState::Open && !self.node.writes(known)
                 });
-                (chunk, self.chunk_length(view, chunk), known.map(|known| known.state), silent)
+                (chunk, self.chunk_length(all, chunk), known.map(|known| known.state), silent)
             });
             Some(lengths.collect::<Vec<_>>())
         })?;
@@ -440,9 +463,9 @@ impl FileFace {
             Command::SetAttributes { path, .. } | Command::Delete { path, .. } => path,
             _ => return Ok(Durability::Durable),
         };
-        self.node.namespace.read(|view, _| {
-            find(view, path, false)
-                .map_or_else(|_| inherited(view, path), |info| info.class)
+        self.node.read_all(|all| {
+            find(all, path, false)
+                .map_or_else(|_| inherited(all, path), |info| info.class)
                 .durability()
         })
     }
@@ -456,7 +479,7 @@ impl FileFace {
             answer(reply, session.map(|session| (session.to_bytes(), Parts::None)));
         });
         // Synced: a session that a power cut takes back would share its id with a later one.
-        self.node.namespace.open_session(Mode::Synced, done);
+        self.node.shards.root().open_session(Mode::Synced, done);
     }
 
     pub(crate) fn end_session(&self, request: Request<'_>) {
@@ -464,7 +487,7 @@ impl FileFace {
         let done = Box::new(move |ended: Result<()>| {
             answer(reply, ended.map(|()| (Vec::new(), Parts::None)));
         });
-        self.node.namespace.end_session(session, Mode::Ordered, done);
+        self.node.end_session(session, done);
     }
 }
 
@@ -481,21 +504,24 @@ fn checked_crcs(bytes: &[u8], crc: u32, what: &str) -> Result<Vec<u32>> {
 }
 
 /// The class that a node at `path` inherits.
-fn class_of(view: &Namespace, node: &msg::NewNode) -> StorageClass {
-    node.class.unwrap_or_else(|| inherited(view, &node.path))
+fn class_of(all: &AllShards<'_>, node: &msg::NewNode) -> StorageClass {
+    node.class.unwrap_or_else(|| inherited(all, &node.path))
 }
 
 /// What a new data node becomes: values in tables are key-values.
-fn data_kind(view: &Namespace, path: &str) -> NodeKind {
-    let parent = path::split(path).and_then(|(parent, _)| view.lookup(parent));
-    match parent.is_some_and(|parent| parent.kind == NodeKind::Table) {
+fn data_kind(all: &AllShards<'_>, path: &str) -> Result<NodeKind> {
+    let parent = match path::split(path) {
+        Some((parent, _)) => all.lookup(parent)?,
+        None => None,
+    };
+    Ok(match parent.is_some_and(|parent| parent.kind == NodeKind::Table) {
         true => NodeKind::KeyValue,
         false => NodeKind::File,
-    }
+    })
 }
 
-fn check_new(view: &Namespace, node: &msg::NewNode) -> Result<()> {
-    match view.lookup(&node.path) {
+fn check_new(all: &AllShards<'_>, node: &msg::NewNode) -> Result<()> {
+    match all.lookup(&node.path)? {
         Some(there) if there.kind.is_container() => Err(Error::exists(format!(
             "put `{}`: a {} of that name exists; name a file below it",
             node.path.escape_debug(),
@@ -510,10 +536,10 @@ fn check_new(view: &Namespace, node: &msg::NewNode) -> Result<()> {
     }
 }
 
-pub(crate) fn inherited(view: &Namespace, path: &str) -> StorageClass {
+pub(crate) fn inherited(all: &AllShards<'_>, path: &str) -> StorageClass {
     let mut above = path;
     while let Some((parent, _)) = path::split(above) {
-        if let Ok(info) = find(view, parent, true) {
+        if let Ok(info) = find(all, parent, true) {
             return info.class;
         }
         above = parent;

@@ -43,11 +43,11 @@ fn requests_of_many_tasks_share_a_connection_and_a_session() {
         let page = client.list("/d", "").await.unwrap();
         assert_eq!((page.entries.len(), page.more), (300, false));
         assert_eq!(page.entries[7].name, "007");
-        assert_eq!(world.node().namespace.status().sessions, 1, "all tasks share one");
+        assert_eq!(world.node().shards.root().status().sessions, 1, "all tasks share one");
         client.rename("/d/000", "/d/a", false).await.unwrap();
         assert_eq!(client.stat("/d/000").await.unwrap_err().kind, Kind::NotFound);
         client.close().await.unwrap();
-        assert_eq!(world.node().namespace.status().sessions, 0);
+        assert_eq!(world.node().shards.root().status().sessions, 0);
     })
     .unwrap();
 }
@@ -245,7 +245,7 @@ fn an_ended_session_is_replaced_unless_the_request_may_have_been_carried_out() {
         let mut keeper = Keeper::new(world.node().clone(), options);
         keeper.step(0);
         keeper.step(10_000_000_000);
-        assert_eq!(world.node().namespace.status().sessions, 0);
+        assert_eq!(world.node().shards.root().status().sessions, 0);
     };
     block_on(async {
         let client = connect(&proxy.endpoint()).await;
@@ -261,7 +261,7 @@ fn an_ended_session_is_replaced_unless_the_request_may_have_been_carried_out() {
         for task in tasks {
             task.await.unwrap().unwrap();
         }
-        assert_eq!(world.node().namespace.status().sessions, 1, "one for all");
+        assert_eq!(world.node().shards.root().status().sessions, 1, "one for all");
         end_sessions();
         proxy.lose_answers(1);
         let error = client.put("/f", b"2", &replacing()).await.unwrap_err();

@@ -160,7 +160,7 @@ fn sessions_that_nobody_uses_end_and_their_clients_go_on_with_new_ones() {
     busy.put("/busy", b"1", &NewFile::default()).unwrap();
     let options = KeeperOptions { session_idle_ms: 1000, ..KeeperOptions::default() };
     let mut keeper = Keeper::new(world.node().clone(), options);
-    let sessions = || world.node().namespace.status().sessions;
+    let sessions = || world.node().shards.root().status().sessions;
     let second = 1_000_000_000;
     keeper.step(second);
     assert_eq!(sessions(), 2);
@@ -199,7 +199,7 @@ fn sessions_that_one_client_opens_without_end_shut_nobody_out() {
     let world = World::new("crowd");
     let mut client = world.client();
     client.put("/f", b"1", &NewFile::default()).unwrap();
-    let names = &world.node().namespace;
+    let names = &world.node().shards.root();
     let open = |sessions: usize| {
         let (sender, opened) = std::sync::mpsc::channel();
         for _ in 0..sessions {
@@ -235,7 +235,7 @@ fn an_ended_session_is_not_replaced_for_a_request_that_may_have_been_carried_out
     );
     keeper.step(0);
     keeper.step(10_000_000_000);
-    assert_eq!(world.node().namespace.status().sessions, 0);
+    assert_eq!(world.node().shards.root().status().sessions, 0);
     proxy.lose_answers(1);
     let error = client.put("/f", b"2", &replacing()).unwrap_err();
     assert_eq!(error.kind, Kind::Fenced, "{error}");

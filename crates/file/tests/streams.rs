@@ -68,7 +68,7 @@ fn the_end_of_a_file_of_known_length_is_packed_and_of_an_unknown_one_raw() {
     write_oddly(&mut client, "/unknown", &bytes, false);
     let extents = |path: &str, client: &mut Client| {
         let file = client.stat(path).unwrap().id;
-        let known = world.node().namespace.read(|view, _| {
+        let known = world.node().shards.root().read(|view, _| {
             view.extents(file).map(|(raw, last)| (raw.len(), last.map(|last| last.length)))
         });
         known.unwrap().unwrap()

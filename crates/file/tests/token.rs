@@ -173,7 +173,7 @@ fn a_close_that_names_anothers_chunk_leaves_its_bytes_alone() {
     writer.write_all(&content[..half]).unwrap();
     writer.flush().unwrap();
     let chunks: Vec<ChunkId> =
-        world.node().read_chunks(|view, _| view.iter().map(|chunk| chunk.id).collect()).unwrap();
+        world.node().read_chunks(0, |view, _| view.iter().map(|chunk| chunk.id).collect()).unwrap();
     assert!(!chunks.is_empty());
     let mut other = world.connection();
     let session = common::open_session(&mut other).unwrap();

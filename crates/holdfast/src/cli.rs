@@ -116,6 +116,9 @@ pub enum Command {
     /// Clients that may do what rules say and nothing else
     #[command(subcommand)]
     Token(crate::token::Token),
+    /// Parts of the names, each ordered by a log of its own
+    #[command(subcommand)]
+    Shard(crate::shard::Shard),
     /// Who did what that changes rights or nodes, and data where `audit = "data"` is set
     Audit(crate::audit::Audit),
     /// Show or check the configuration

@@ -1,10 +1,11 @@
 //! `status` and `doctor`: how a node is, and what is wrong with it.
 
+use crate::shard;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
 use holdfast_command::output::Output;
-use holdfast_wire::admin::{Held, STOPPED_VIEW, Slowed, Status};
+use holdfast_wire::admin::{Held, STOPPED_VIEW, Shard, Slowed, Status};
 use serde_json::json;
 use std::path::Path;
 
@@ -18,7 +19,13 @@ fn place_of_log(client: &mut Client) -> String {
     }
 }
 
-fn object(status: &Status, log: &str, held: Option<&Held>, slowed: &[Slowed]) -> serde_json::Value {
+fn object(
+    status: &Status,
+    log: &str,
+    held: Option<&Held>,
+    slowed: &[Slowed],
+    shards: &[Shard],
+) -> serde_json::Value {
     let stores: Vec<_> = status
         .stores
         .iter()
@@ -37,6 +44,7 @@ fn object(status: &Status, log: &str, held: Option<&Held>, slowed: &[Slowed]) ->
         "files": status.files, "directories": status.directories, "bytes": status.bytes,
         "unclosed": status.unclosed, "index": status.index.0,
         "digest": format!("{:016x}", status.digest), "log": log,
+        "shards": shards.iter().map(shard::object).collect::<Vec<_>>(),
         "stores": stores, "findings": status.findings,
         "clients": held.map(|held| json!({
             "limit_bytes": held.limit_bytes, "held_bytes": held.held_bytes,
@@ -57,6 +65,11 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
     let held = client.held().ok();
     let slowed = client.slowed().unwrap_or_default();
     let log = place_of_log(client);
+    // One that is alone is what the line above says.
+    let mut shards = client.shards().unwrap_or_default();
+    if shards.len() == 1 {
+        shards.clear();
+    }
     let text = || {
         let mut text = format!(
             "node {} runs holdfast {} since {} s\n{} files in {} directories, {}\nlog: {log}; {} entries, digest {:016x}",
@@ -69,6 +82,9 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
             status.index,
             status.digest,
         );
+        for part in &shards {
+            text.push_str(&format!("\n{}", shard::line(part)));
+        }
         for s in &status.stores {
             text.push_str(&format!(
                 "\nstore {:<5} {}: {} of {} used, {} chunks{}{}",
@@ -112,7 +128,7 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         }
         text
     };
-    out.line(text, || object(&status, &log, held.as_ref(), &slowed))
+    out.line(text, || object(&status, &log, held.as_ref(), &slowed, &shards))
 }
 
 /// A store that is full sooner than this is worth a word.

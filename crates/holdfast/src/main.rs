@@ -26,6 +26,7 @@ mod roles;
 mod route;
 mod s3;
 mod scribe;
+mod shard;
 mod sim;
 mod sort;
 mod token;
@@ -105,6 +106,7 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
         Command::Audit(options) => audit::run(&mut connect(cli)?, options, &mut out),
+        Command::Shard(command) => shard::run(&mut connect(cli)?, command, &mut out),
         Command::Token(command) => token::run(&mut connect(cli)?, command, &mut out),
         Command::Config(cli::Config::PrintDefault) => print_default(),
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),

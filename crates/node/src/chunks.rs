@@ -147,15 +147,15 @@ impl Node {
             let Spot { tier, durability, capacity, .. } = spot;
             done(Ok(RawGrant { chunk, tier, durability, capacity }));
         };
-        self.allocate(call, ChunkKind::Raw, file, spot, made);
+        self.allocate(call, ChunkKind::Raw, (file.shard(), file), spot, made);
     }
 
-    /// Allocates a chunk and makes it on its stores. Calls back on a thread that may wait.
+    /// Allocates a chunk of a shard and makes it on its stores. Calls back on a thread that may wait.
     pub(super) fn allocate(
         self: &Arc<Node>,
         call: Call,
         kind: ChunkKind,
-        owner: FileId,
+        (shard, owner): (u16, FileId),
         spot: Spot,
         done: impl FnOnce(Spot, Result<(ChunkId, Writer)>) + Send + 'static,
     ) {
@@ -174,7 +174,7 @@ impl Node {
                 Err(e) => done(spot, Err(e)),
             });
         };
-        self.propose(call, &command, durable, Box::new(allocated));
+        self.propose_in(shard, call, &command, durable, Box::new(allocated));
     }
 
     /// Makes a chunk on its stores. The repetition of a raw one's allocation that went through finds
@@ -188,9 +188,12 @@ impl Node {
         done: impl FnOnce(Spot, Result<(ChunkId, Writer)>) + Send + 'static,
     ) {
         let raw = kind == ChunkKind::Raw;
-        let known = self.namespace.read(|view, _| {
-            let path = if raw { view.files_of(chunk, 1).pop() } else { None };
-            (view.chunks().get(chunk).map(|c| c.replicas.clone()), path)
+        let fold = self.shard_of_chunk(chunk);
+        let known = fold.and_then(|fold| {
+            fold.read(|view, _| {
+                let path = if raw { view.files_of(chunk, 1).pop() } else { None };
+                (view.chunks().get(chunk).map(|c| c.replicas.clone()), path)
+            })
         });
         let (replicas, path) = match known {
             Ok((known, path)) => (known.unwrap_or_else(|| spot.replicas.clone()), path),
@@ -252,7 +255,7 @@ impl Node {
         if let Some(set) = self.replicator.open_set(chunk) {
             return set.append_raw(at, Arc::new(body), crcs, durability, done);
         }
-        let known = self.read_chunks(|view, _| view.get(chunk).map(|c| c.replicas.clone()));
+        let known = self.read_chunk(chunk, |view, _| view.get(chunk).map(|c| c.replicas.clone()));
         match known {
             Ok(Some(replicas)) => match self.alone(&replicas) {
                 Some(store) => store.append_raw(chunk, at, Box::new(body), crcs, durability, done),
@@ -307,11 +310,11 @@ impl Node {
     /// Sets of chunks that were sealed or deleted by others have nothing to do any more.
     fn forget_old_sets(&self) {
         let open = self.replicator.open_chunks();
-        let over = self.read_chunks(|view, _| {
-            let is_over = |id: &ChunkId| view.get(*id).is_none_or(|c| c.state != ChunkState::Open);
-            open.into_iter().filter(is_over).collect::<Vec<_>>()
-        });
-        for chunk in over.unwrap_or_default() {
+        let is_over = |chunk: &ChunkId| {
+            let open = |known: &Chunk| known.state == ChunkState::Open;
+            self.read_chunk(*chunk, |view, _| !view.get(*chunk).is_some_and(open)).unwrap_or(false)
+        };
+        for chunk in open.into_iter().filter(is_over) {
             self.replicator.forget_set(chunk);
         }
     }
@@ -326,7 +329,8 @@ impl Node {
     /// Proposes a chunk's seal, behind which an entry that needs it may be proposed at once; its
     /// stores follow later.
     pub fn seal_soon(self: &Arc<Node>, chunk: ChunkId, length: u64, durability: Durability) {
-        let replicas = self.read_chunks(|view, _| view.get(chunk).map(|c| c.replicas.clone()));
+        let replicas =
+            self.read_chunk(chunk, |view, _| view.get(chunk).map(|c| c.replicas.clone()));
         let Ok(Some(mut replicas)) = replicas else { return };
         if let Some(set) = self.replicator.forget_set(chunk) {
             replicas = self.holders(&set, replicas);
@@ -395,7 +399,7 @@ impl Node {
         chunk: ChunkId,
         acknowledged: u64,
     ) -> Result<(u64, Vec<StoreId>, Durability)> {
-        let known = self.read_chunks(|view, _| {
+        let known = self.read_chunk(chunk, |view, _| {
             view.get(chunk).map(|known| (known.replicas.clone(), known.durability))
         })?;
         let (replicas, durability) = known.ok_or_else(|| not_known("seal", chunk))?;
@@ -439,7 +443,7 @@ impl Node {
     /// that holds all that was acknowledged, and has those that reach it follow. May be repeated;
     /// answers the length that the first seal decided.
     pub fn seal_silent(self: &Arc<Node>, chunk: ChunkId, done: Done<u64>) {
-        let known = self.read_chunks(|view, _| view.get(chunk).cloned());
+        let known = self.read_chunk(chunk, |view, _| view.get(chunk).cloned());
         let known = match known {
             Ok(Some(known)) => known,
             Ok(None) => return done(Err(not_known("seal", chunk))),
@@ -512,7 +516,7 @@ impl Node {
     /// it: nobody else seals for a node that lives.
     pub(super) fn seal_packed_set(self: &Arc<Node>, set: Arc<ReplicaSet>) {
         let (chunk, length) = (set.chunk(), set.end());
-        let known = self.read_chunks(|view, _| {
+        let known = self.read_chunk(chunk, |view, _| {
             view.get(chunk).map(|known| (known.replicas.clone(), known.durability))
         });
         let Ok(Some((replicas, durability))) = known else { return };

@@ -171,7 +171,7 @@ impl Node {
         if planted!("cluster.one-node-applies-otherwise")
             && others.iter().all(|other| other.id < self.id)
         {
-            self.namespace.refuse_next();
+            self.shards.root().refuse_next();
         }
         others.retain(|other| other.state == NodeState::Live);
         let asked = others.iter().map(|other| (other.id, other.incarnation)).collect();

@@ -30,7 +30,7 @@ impl Node {
     /// with its last name, a raw one with its file.
     pub(super) fn seal_ended(self: &Arc<Node>, known: &Chunk, done: Done<u64>) {
         let (chunk, kind, generation) = (known.id, known.kind, known.generation);
-        let named = self.read_chunks(|view, _| {
+        let named = self.read_chunk(chunk, |view, _| {
             let slots = view.live_slots(chunk).unwrap_or_default();
             slots.last().map_or(0, |slot| slot.0 as u64 + 1)
         });
@@ -68,11 +68,12 @@ impl Node {
             gone.filter(|(_, info)| info.tier == Tier::Dram).map(|(store, _)| store).collect()
         })?;
         // By store: most chunks are on none of these, and are not looked at.
-        let kept: BTreeMap<ChunkId, Chunk> = self.read_chunks(|view, _| {
+        let kept = self.gather_chunks(|view| {
             let on = gone.iter().flat_map(|store| view.on(*store));
-            on.filter(|chunk| chunk.is_kept()).map(|chunk| (chunk.id, chunk.clone())).collect()
+            let kept = on.filter(|chunk| chunk.is_kept());
+            kept.map(|chunk| (chunk.id, chunk.clone())).collect::<BTreeMap<ChunkId, Chunk>>()
         })?;
-        for known in kept.into_values() {
+        for (_, known) in kept {
             if !self.ended_in_memory(&known.replicas)? {
                 continue;
             }
@@ -92,16 +93,18 @@ impl Node {
 
     /// What names of lost memory are left, in a sentence; it goes with the last of them.
     pub(super) fn lost_memory(&self) -> Option<String> {
-        let lost = self.namespace.read(|view, _| {
-            let lost = view.chunks().lost(|_| true).into_iter();
-            let lost = lost.filter_map(|id| view.chunks().get(id));
+        let lost = self.read_all(|all| {
+            let lost = all.iter().flat_map(|view| view.chunks().lost(|_| true));
+            let lost = lost.filter_map(|id| all.chunk(id).ok()?);
             let bytes = lost.filter(|chunk| chunk.tier == Tier::Dram && chunk.length > 0);
             let count = |chunk: &Chunk| match chunk.kind {
                 ChunkKind::Packed => (chunk.id, chunk.live_objects as u64),
                 ChunkKind::Raw => (chunk.id, 1),
             };
             let lost: Vec<(ChunkId, u64)> = bytes.map(count).filter(|lost| lost.1 > 0).collect();
-            let first = lost.first().map(|(chunk, _)| view.files_of(*chunk, 1));
+            let files =
+                |chunk| all.of_chunk(chunk).map_or(Vec::new(), |view| view.files_of(chunk, 1));
+            let first = lost.first().map(|(chunk, _)| files(*chunk));
             first.map(|files| (lost.iter().map(|(_, count)| count).sum::<u64>(), files))
         });
         let (count, files) = lost.ok()??;

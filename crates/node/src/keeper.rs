@@ -5,6 +5,7 @@
 
 mod compact;
 mod copies;
+mod moves;
 mod settle;
 mod unclosed;
 mod unnamed;
@@ -16,7 +17,7 @@ use holdfast_base::ids::{ChunkId, Durability, Generation, Index, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
 use holdfast_cluster::{Chunk, ChunkState};
-use holdfast_cluster::{Command, Namespace, Outcome};
+use holdfast_cluster::{Chunks, Command, Outcome};
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
@@ -66,8 +67,8 @@ impl Default for KeeperOptions {
 pub struct Keeper {
     node: Arc<Node>,
     options: KeeperOptions,
-    /// When the view had reached which index, oldest first: what a release may cover.
-    reached: VecDeque<(u64, Index)>,
+    /// When the view of each shard had reached which index, oldest first: what a release may cover.
+    reached: BTreeMap<u16, VecDeque<(u64, Index)>>,
     /// Chunks whose compaction did not come to its switch, and when it is tried again.
     resting: BTreeMap<ChunkId, Rest>,
     /// One a disk store; they share the throttle evenly.
@@ -78,8 +79,8 @@ pub struct Keeper {
     /// Chunks here that this round looks at, and of each store where the next one goes on.
     around: Arc<[Held]>,
     look_next: BTreeMap<StoreId, ChunkId>,
-    /// Of the view's chunks, where the next round looks for some to unlink.
-    unlink_next: ChunkId,
+    /// Of each shard's chunks, where the next round looks for some to unlink.
+    unlink_next: BTreeMap<u16, ChunkId>,
     /// Files whose entry was proposed and that are not removed yet.
     owed: BTreeSet<(StoreId, ChunkId, Generation)>,
     /// Open chunks of this node that nobody here writes, and since when they look like it.
@@ -138,14 +139,14 @@ impl Keeper {
         Keeper {
             node,
             options,
-            reached: VecDeque::new(),
+            reached: BTreeMap::new(),
             resting: BTreeMap::new(),
             scrubbers,
             sessions: IdleSessions::new(options.session_idle_ms),
             quarantine_next_ns: 0,
             around: Arc::default(),
             look_next: BTreeMap::new(),
-            unlink_next: ChunkId(0),
+            unlink_next: BTreeMap::new(),
             owed: BTreeSet::new(),
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
@@ -171,7 +172,9 @@ impl Keeper {
             return;
         }
         self.look();
-        let rounds: [(&str, Round); 22] = [
+        let rounds: [(&str, Round); 24] = [
+            ("open shards", Keeper::open_shards),
+            ("finish moves from shard to shard", Keeper::finish_moves),
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -229,36 +232,48 @@ impl Keeper {
     }
 
     fn reclaim(&mut self, _now_ns: u64) -> Result<()> {
-        if self.node.leads() && self.node.namespace.read(|view, _| view.names().needs_reclaim())? {
-            let budget = self.options.reclaim_budget;
-            self.node.command_and_wait(&Command::Reclaim { budget }, Durability::Memory)?;
+        if !self.node.leads() {
+            return Ok(());
+        }
+        let node = &self.node;
+        for (shard, fold) in node.shards.all() {
+            if fold.read(|view, _| view.names().needs_reclaim())? {
+                let budget = self.options.reclaim_budget;
+                node.command_and_wait(shard, &Command::Reclaim { budget }, Durability::Memory)?;
+            }
         }
         Ok(())
     }
 
     fn release(&mut self, now_ns: u64) -> Result<()> {
-        let (index, oldest) = self.node.read_chunks(|view, index| (index, view.freed().1))?;
-        if self.reached.back().is_none_or(|(_, last)| *last < index) {
-            self.reached.push_back((now_ns, index));
+        let node = self.node.clone();
+        node.shards.all().try_for_each(|(shard, _)| self.release_of(shard, now_ns))
+    }
+
+    fn release_of(&mut self, shard: u16, now_ns: u64) -> Result<()> {
+        let (index, oldest) =
+            self.node.read_chunks(shard, |view, index| (index, view.freed().1))?;
+        let reached = self.reached.entry(shard).or_default();
+        if reached.back().is_none_or(|(_, last)| *last < index) {
+            reached.push_back((now_ns, index));
         }
         let mut before = None;
-        while let Some((when, index)) = self.reached.front().copied() {
+        while let Some((when, index)) = reached.front().copied() {
             let in_grace = now_ns.saturating_sub(when) < self.options.grace_ms * 1_000_000;
             if in_grace && !planted!("node.no-grace-for-readers") {
                 break;
             }
             before = Some(Index(index.0 + 1));
-            self.reached.pop_front();
+            reached.pop_front();
         }
         let (Some(before), Some(oldest)) = (before, oldest) else { return Ok(()) };
         if oldest < before && self.node.leads() {
             let budget = self.options.reclaim_budget;
-            let outcome = self
-                .node
-                .command_and_wait(&Command::Release { before, budget }, Durability::Memory)?;
+            let release = Command::Release { before, budget };
+            let outcome = self.node.command_and_wait(shard, &release, Durability::Memory)?;
             if matches!(outcome, Outcome::Progress { more: true, .. }) {
                 // Their grace is over already: the next round goes on with them.
-                self.reached.push_front((0, Index(before.0 - 1)));
+                reached.push_front((0, Index(before.0 - 1)));
             }
         }
         Ok(())
@@ -267,15 +282,16 @@ impl Keeper {
     /// Removes replicas that the view lets go: the entry first, then the file.
     fn unlink(&mut self, _now_ns: u64) -> Result<()> {
         let owed = self.unlink_owed();
-        self.unlink_free()?;
+        let node = self.node.clone();
+        node.shards.all().try_for_each(|(shard, _)| self.unlink_free(shard))?;
         owed
     }
 
-    fn unlink_free(&mut self) -> Result<()> {
-        let first = self.unlink_next;
+    fn unlink_free(&mut self, shard: u16) -> Result<()> {
+        let first = self.unlink_next.get(&shard).copied().unwrap_or(ChunkId(0));
         let (free, next) =
-            self.node.read_chunks(|view, _| view.unlinkable_from(first, LOOK_MAX.size()))?;
-        self.unlink_next = next.unwrap_or(ChunkId(0));
+            self.node.read_chunks(shard, |view, _| view.unlinkable_from(first, LOOK_MAX.size()))?;
+        self.unlink_next.insert(shard, next.unwrap_or(ChunkId(0)));
         for (chunk, generation, store_id) in free {
             // A replica on a store that this node does not have is another's to remove.
             let Some(own) = self.node.stores.get(store_id) else {
@@ -307,21 +323,20 @@ impl Keeper {
         let node = &self.node;
         self.owed.retain(|(store, chunk, generation)| {
             let Some(own) = node.stores.get(*store) else { return false };
-            let counts = |view: &Namespace, _| {
-                let known = view.chunks().get(*chunk);
+            let counts = |view: &Chunks, _| {
+                let known = view.get(*chunk);
                 known.is_some_and(|c| {
                     c.is_kept() && c.generation == *generation && c.replicas.contains(store)
                 })
             };
-            if node.namespace.read(counts).unwrap_or(false) {
+            if node.read_chunk(*chunk, counts).unwrap_or(false) {
                 // It was counted before it was let go, and stays.
                 node.replicator.is_gone((*store, *chunk, *generation));
                 return false;
             }
             // It was not let go, or is not known here to be: it is proposed again.
-            let named =
-                |view: &Namespace, _| view.chunks().names_replica(*chunk, *generation, *store);
-            if node.namespace.read(named).unwrap_or(true) {
+            let named = |view: &Chunks, _| view.names_replica(*chunk, *generation, *store);
+            if node.read_chunk(*chunk, named).unwrap_or(true) {
                 return true;
             }
             match remove_file(node, own, *chunk, *generation) {
@@ -343,11 +358,21 @@ impl Keeper {
         if !self.node.leads() {
             return Ok(());
         }
-        for session in self.sessions.look(now_ns, || self.node.namespace.sessions()) {
+        let node = self.node.clone();
+        let mut looked = false;
+        let open = || {
+            looked = true;
+            node.sessions()
+        };
+        for session in self.sessions.look(now_ns, open) {
             // Used a moment ago after all: it gets a new one, as if it had come later.
-            self.node.wait_for(|done| {
-                self.node.namespace.end_session(session, Mode::Ordered, done);
-            })?;
+            node.wait_for(|done| node.end_session(session, done))?;
+        }
+        if looked {
+            for (shard, session) in node.sessions_left() {
+                let fold = node.shards.get(shard)?;
+                node.wait_for(|done| fold.end_session(session, Mode::Ordered, done))?;
+            }
         }
         Ok(())
     }
@@ -384,7 +409,8 @@ impl Keeper {
             {
                 continue;
             }
-            let known = self.node.read_chunks(|view, _| view.get(held.info.chunk).cloned())?;
+            let chunk = held.info.chunk;
+            let known = self.node.read_chunk(chunk, |view, _| view.get(chunk).cloned())?;
             if known.is_none() && planted!("node.unknown-replica-unlinked") {
                 held.store.unlink(held.info.chunk, held.info.generation)?;
             }
@@ -474,7 +500,7 @@ impl Keeper {
 /// goes what was computed from it: a later switch is another one, and its copies come from others.
 /// Else there may be a copy beside it whose entry is on its way: the current file waits.
 fn remove_file(node: &Node, own: &OwnStore, chunk: ChunkId, generation: Generation) -> Result<()> {
-    let (is_over, is_current) = node.read_chunks(|view, _| match view.get(chunk) {
+    let (is_over, is_current) = node.read_chunk(chunk, |view, _| match view.get(chunk) {
         Some(known) if known.generation == generation => {
             (known.state == ChunkState::Doomed, known.is_kept())
         }

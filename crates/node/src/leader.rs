@@ -8,7 +8,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
 use holdfast_chunk::Done;
 use holdfast_cluster::repair::{self, Balance, Landed, Nodes, Orders, Repair, Round, Site};
-use holdfast_cluster::{ChunkState, Command, NodeState, Outcome};
+use holdfast_cluster::{ChunkState, Chunks, Command, Namespace, NodeState, Outcome};
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::trial::Knob;
@@ -81,9 +81,10 @@ impl Leader {
         if silent.is_empty() {
             return Ok(());
         }
-        let orphans: Vec<ChunkId> = node.read_chunks(|view, _| {
+        let orphans = node.gather_chunks(|view| {
             let open = view.iter().filter(|chunk| chunk.state == ChunkState::Open);
-            open.filter(|chunk| silent.contains(&chunk.node)).map(|chunk| chunk.id).collect()
+            let silent = open.filter(|chunk| silent.contains(&chunk.node));
+            silent.map(|chunk| chunk.id).collect::<Vec<ChunkId>>()
         })?;
         for chunk in orphans {
             self.seal_silent(node, chunk);
@@ -129,27 +130,25 @@ impl Leader {
                 return Ok(());
             }
         }
-        let (short, lost) = node.namespace.read(|namespace, _| {
+        let (short, lost) = node.read_all(|all| {
             let holds = |store| node.cluster.read(|view, _| view.store_holds(store));
-            let lost: Vec<_> = namespace
-                .chunks()
-                .lost(|store| holds(store).unwrap_or(true))
-                .into_iter()
+            let lost: Vec<_> = all
+                .iter()
+                .flat_map(|shard| shard.chunks().lost(|store| holds(store).unwrap_or(true)))
                 // Memory is told of as a whole: see `Node::lost_memory`.
-                .filter(|id| {
-                    namespace.chunks().get(*id).is_some_and(|chunk| chunk.tier != Tier::Dram)
-                })
-                .map(|chunk| {
+                .filter_map(|id| all.chunk(id).ok()?.filter(|chunk| chunk.tier != Tier::Dram))
+                .map(|known| {
                     // Those on nodes that count as lost are back when one of these is.
-                    let gone = namespace.chunks().get(chunk).is_some_and(|known| known.is_lost());
-                    (chunk, gone.then(|| namespace.files_of(chunk, 8)))
+                    let files = || Some(all.of_chunk(known.id).ok()?.files_of(known.id, 8));
+                    (known.id, known.is_lost().then(files).flatten())
                 })
                 .collect();
+            let chunks: Vec<&Chunks> = all.iter().map(Namespace::chunks).collect();
             let short = node.cluster.read(|view, _| {
-                let mut tasks = repair::tasks(namespace.chunks(), view);
+                let mut tasks = repair::tasks(&chunks, view);
                 let balance = &mut self.work().balance;
                 if tasks.is_empty() {
-                    tasks = balance.tasks(now_ns, namespace.chunks(), view);
+                    tasks = balance.tasks(now_ns, &chunks, view);
                 } else {
                     balance.forget();
                 }
@@ -224,7 +223,7 @@ impl Leader {
             }
         });
         let add = Command::AddReplica { chunk, generation, store };
-        node.command(&add, Durability::Durable, counted);
+        node.command(chunk.shard(), &add, Durability::Durable, counted);
     }
 }
 
@@ -232,7 +231,7 @@ impl Node {
     /// Replicas that failed their checksums do not count any more, where another one does.
     pub(super) fn drop_bad(self: &Arc<Node>) {
         for bad in self.replicator.take_bad_blocks() {
-            let known = self.read_chunks(|view, _| {
+            let known = self.read_chunk(bad.chunk, |view, _| {
                 let known = view.get(bad.chunk)?;
                 let others = known.replicas.len() > 1 && known.replicas.contains(&bad.store);
                 others.then_some((known.generation, known.durability, known.state))

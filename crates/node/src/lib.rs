@@ -32,6 +32,7 @@ mod registry;
 pub mod replicas;
 mod retention;
 mod rewrite;
+mod shards;
 mod snapshots;
 mod standing;
 mod stores;
@@ -57,6 +58,7 @@ pub use peer_service::PEER_OPERATIONS;
 pub use rebuild::RebuiltNames;
 pub use retention::Hold;
 pub use rewrite::FaceChunk;
+pub use shards::ShardFolds;
 pub use snapshots::{Ends, SNAPSHOT_OPERATIONS};
 pub use standing::TOKEN_REVOKED;
 pub use stores::{OwnStore, Stores};
@@ -72,7 +74,7 @@ use holdfast_base::{Error, Indices, Kind, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::HeardBeat;
-use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, Outcome};
+use holdfast_cluster::{ClusterCommand, ClusterView, Command, Outcome, SHARDS_MAX};
 use holdfast_env::disk::Lock;
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event, planted};
@@ -113,7 +115,8 @@ pub struct Node {
     pub kept: LogKeeper,
     /// Where this node is reached: `host:port`.
     pub address: String,
-    pub namespace: Arc<Fold<Namespace>>,
+    /// Names and chunks.
+    pub shards: Arc<ShardFolds>,
     pub cluster: Arc<Fold<ClusterView>>,
     pub workers: Arc<Workers>,
     pub replicator: Arc<Replicator>,
@@ -169,24 +172,47 @@ pub struct Node {
 }
 
 /// Epochs of a leader; 0 while this node does not lead.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Leading {
     cluster: AtomicU64,
-    namespace: AtomicU64,
+    /// One a shard.
+    shards: Box<[AtomicU64]>,
+}
+
+/// The claims of a term: of the cluster topic, and of every shard's that was open, by its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub cluster: Index,
+    pub shards: BTreeMap<u16, Index>,
+}
+
+impl Default for Leading {
+    fn default() -> Leading {
+        let shards = (0..SHARDS_MAX).map(|_| AtomicU64::new(0)).collect();
+        Leading { cluster: AtomicU64::new(0), shards }
+    }
 }
 
 impl Leading {
-    pub fn set(&self, cluster: Index, namespace: Index) {
-        self.cluster.store(cluster.0, Ordering::Release);
-        self.namespace.store(namespace.0, Ordering::Release);
+    pub fn set(&self, claims: &Claims) {
+        self.cluster.store(claims.cluster.0, Ordering::Release);
+        for (shard, epoch) in (0u16..).zip(&self.shards) {
+            let claim = claims.shards.get(&shard).map_or(0, |claim| claim.0);
+            epoch.store(claim, Ordering::Release);
+        }
+    }
+
+    pub fn give_up(&self) {
+        self.set(&Claims { cluster: Index(0), shards: BTreeMap::new() });
     }
 
     pub fn cluster(&self) -> Option<Index> {
         Some(Index(self.cluster.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
     }
 
-    pub fn namespace(&self) -> Option<Index> {
-        Some(Index(self.namespace.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
+    pub fn shard(&self, shard: u16) -> Option<Index> {
+        let epoch = self.shards.get(shard as usize)?.load(Ordering::Acquire);
+        Some(Index(epoch)).filter(|epoch| epoch.0 != 0)
     }
 }
 
@@ -301,12 +327,6 @@ impl Node {
         stopped.map(|(topic, why)| format!("{STOPPED_VIEW} `{topic}`: {why}")).collect()
     }
 
-    /// Asks what is known of chunks, and of which entry. Every question about a chunk comes this way:
-    /// whoever asks needs no names.
-    pub fn read_chunks<T>(&self, read: impl FnOnce(&Chunks, Index) -> T) -> Result<T> {
-        self.namespace.read(|view, applied| read(view.chunks(), applied))
-    }
-
     /// Fails once the data directory at its path is another one, or none. Files that this process
     /// wrote from then on could be another node's.
     fn check_place(&self) -> Result<()> {
@@ -322,9 +342,9 @@ impl Node {
         }
     }
 
-    /// Whether the namespace goes on: without it, no chunk's owner or length is known.
+    /// Whether the names of all shards go on: without them, no chunk's owner or length is known.
     pub fn has_names(&self) -> bool {
-        self.namespace.status().stopped.is_none()
+        self.shards.all().all(|(_, fold)| fold.status().stopped.is_none())
     }
 
     pub fn findings(&self) -> Vec<String> {
@@ -338,7 +358,8 @@ impl Node {
         all
     }
 
-    /// Appends a command to the namespace and answers what the view made of it.
+    /// Appends a command to the topic of the shard that it is for, and answers what the view made of
+    /// it.
     pub fn propose(
         &self,
         call: Call,
@@ -346,15 +367,44 @@ impl Node {
         durability: Durability,
         done: Done<Outcome>,
     ) {
-        // What was decided before is answered so again.
-        if command.adds_names()
-            && let Err(e) = self.takes_names()
-            && self.namespace.known(call.session, call.sequence).is_none()
+        match self.shard_of(command) {
+            Ok(shard) => self.propose_in(shard, call, command, durability, done),
+            Err(e) => done(Err(e)),
+        }
+    }
+
+    /// As [`Node::propose`], to this shard's.
+    pub fn propose_in(
+        &self,
+        shard: u16,
+        call: Call,
+        command: &Command,
+        durability: Durability,
+        done: Done<Outcome>,
+    ) {
+        let fold = match self.shards.get(shard) {
+            Ok(fold) => fold,
+            Err(e) => return done(Err(e)),
+        };
+        if shard != 0
+            && call.session.0 != 0
+            && let Err(e) = self.check_session(call.session)
         {
             return done(Err(e));
         }
-        self.namespace.propose(
-            Request::of(call, command.to_entry(), mode(durability)),
+        // What was decided before is answered so again.
+        if command.adds_names()
+            && let Err(e) = self.takes_names()
+            && fold.known(call.session, call.sequence).is_none()
+        {
+            return done(Err(e));
+        }
+        let entry = match self.shards.entry_of(command) {
+            Ok(entry) => entry,
+            Err(e) => return done(Err(e)),
+        };
+        fold.propose(
+            Request::of(call, entry, mode(durability)),
             Box::new(move |result| {
                 done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
             }),
@@ -382,21 +432,36 @@ impl Node {
 
     /// Whether this node commands the cluster, as far as it knows.
     pub fn leads(&self) -> bool {
-        self.leading.namespace().is_some()
+        self.leading.shard(0).is_some()
     }
 
-    /// Appends a leader's command to the namespace: refused once another node has claimed it.
-    pub fn command(&self, command: &Command, durability: Durability, done: Done<Outcome>) {
-        let Some(epoch) = self.leading.namespace() else { return done(Err(not_leading())) };
+    /// Appends a leader's command to a shard's topic: refused once another node has claimed that.
+    pub fn command(
+        &self,
+        shard: u16,
+        command: &Command,
+        durability: Durability,
+        done: Done<Outcome>,
+    ) {
+        let Some(epoch) = self.leading.shard(shard) else { return done(Err(not_leading())) };
+        let fold = match self.shards.get(shard) {
+            Ok(fold) => fold,
+            Err(e) => return done(Err(e)),
+        };
         let request = own_request(command.to_entry(), mode(durability));
         let done = move |result: Result<(Index, Vec<u8>)>| {
             done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
         };
-        self.namespace.propose_as(epoch, request, Box::new(done));
+        fold.propose_as(epoch, request, Box::new(done));
     }
 
-    pub fn command_and_wait(&self, command: &Command, durability: Durability) -> Result<Outcome> {
-        self.wait_for(|done| self.command(command, durability, done))
+    pub fn command_and_wait(
+        &self,
+        shard: u16,
+        command: &Command,
+        durability: Durability,
+    ) -> Result<Outcome> {
+        self.wait_for(|done| self.command(shard, command, durability, done))
     }
 
     /// Appends a leader's command to the cluster view.
@@ -464,11 +529,12 @@ impl Node {
         }
     }
 
-    /// Stores one object in a packed chunk and answers where.
+    /// Stores one object in a packed chunk of the shard whose names will point to it, and answers
+    /// where.
     pub fn pack(
         self: &Arc<Node>,
         class: StorageClass,
-        owner: FileId,
+        (shard, owner): (u16, FileId),
         hint: &str,
         body: Body,
         crcs: Vec<u32>,
@@ -476,7 +542,12 @@ impl Node {
     ) {
         let cookie = Cookie(self.machine.rng.next_u64() as u32);
         let needle = Needle { owner, cookie, flags: 0, hint: hint_of(hint).to_vec() };
-        self.packed.append(self, FileId(0), class, vec![Packing { needle, body, crcs, done }]);
+        self.packed.append(
+            self,
+            (shard, FileId(0)),
+            class,
+            vec![Packing { needle, body, crcs, done }],
+        );
     }
 
     /// As [`Node::pack`], for a face that keeps the names of its objects itself: in chunks of its
@@ -498,7 +569,8 @@ impl Node {
             Packing { needle, body, crcs, done }
         };
         let objects = bodies.into_iter().enumerate().map(packing).collect();
-        self.packed.append(self, face, class, objects);
+        // Faces are in the first shard.
+        self.packed.append(self, (0, face), class, objects);
     }
 
     /// Seals what this node was writing, so that the next start has nothing to recover.

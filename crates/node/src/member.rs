@@ -2,17 +2,19 @@
 //! topics, and as leader says which nodes live. Never waits: the caller's thread beats on whatever
 //! disks and other nodes do. What silence means is decided in `liveness`.
 
-use super::Node;
+use super::{Claims, Node};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Index, NodeId, Term};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::Done;
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::{HeardBeat, Liveness, LivenessOptions};
-use holdfast_cluster::{ClusterCommand, NodeState};
+use holdfast_cluster::{ClusterCommand, Namespace, NodeState};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::TRIMMED;
+use holdfast_view::Fold;
 use holdfast_wire::peer;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -53,8 +55,8 @@ struct Shared {
     sent: u64,
     read_back: u64,
     read_back_ns: u64,
-    /// The epochs of claims under way: of the cluster topic, then of both.
-    claims: Option<Result<(Index, Index)>>,
+    /// What came of the claims of a term.
+    claims: Option<Result<Claims>>,
     /// Commands about nodes that are under way: one round's at a time.
     commands: usize,
 }
@@ -132,11 +134,15 @@ impl Member {
                  node heard of that; the view goes on now: start this node again"
             )));
         }
-        let has_names = match self.node.namespace.status().stopped {
+        let stopped = self.node.shards.all().filter_map(|(_, fold)| fold.status().stopped);
+        let mut has_names = true;
+        for e in stopped {
             // A new start mends it: it takes over a snapshot.
-            Some(e) if e.message.contains(TRIMMED) => return Err(e),
-            stopped => stopped.is_none(),
-        };
+            if e.message.contains(TRIMMED) {
+                return Err(e);
+            }
+            has_names = false;
+        }
         if applied != self.log_seen {
             self.log_seen = applied;
             self.node.heard_log_ns.store(now_ns.max(1), Ordering::Relaxed);
@@ -222,7 +228,7 @@ impl Member {
     fn follow_leadership(&mut self, now_ns: u64, term: Option<Term>) {
         let Some(term) = term else {
             if self.lead != Lead::Follows {
-                self.node.leading.set(Index(0), Index(0));
+                self.node.leading.give_up();
             }
             self.lead = Lead::Follows;
             return;
@@ -241,8 +247,8 @@ impl Member {
                 let claimed = self.shared().claims.take();
                 match claimed {
                     None => {}
-                    Some(Ok((cluster, namespace))) => {
-                        self.node.leading.set(cluster, namespace);
+                    Some(Ok(claims)) => {
+                        self.node.leading.set(&claims);
                         self.liveness = Liveness::new(self.node.id, self.options.liveness);
                         self.lead = Lead::Leads;
                     }
@@ -252,7 +258,7 @@ impl Member {
             // An own claim that was given up and came late, or one of a build that named no term, fences
             // whoever leads now: it claims again.
             Lead::Leads if self.node.is_fenced() => {
-                self.node.leading.set(Index(0), Index(0));
+                self.node.leading.give_up();
                 self.wait_for_beat();
             }
             Lead::Leads => {}
@@ -264,22 +270,10 @@ impl Member {
         self.lead = Lead::Waits { beat };
     }
 
-    /// Claims the cluster topic, then the namespace's, for the term in which this node leads.
+    /// Claims the cluster topic, then every shard's, for the term in which this node leads.
     fn claim(&self, term: Term) {
-        let (node, shared) = (self.node.clone(), self.shared.clone());
-        let end = move |claims: Result<(Index, Index)>| {
-            shared.held().claims = Some(claims);
-        };
-        let claimed = move |cluster: Result<Index>| match cluster {
-            Err(e) => end(Err(e)),
-            Ok(cluster) => {
-                let both = move |namespace: Result<Index>| {
-                    end(namespace.map(|namespace| (cluster, namespace)));
-                };
-                node.namespace.claim(term, Box::new(both));
-            }
-        };
-        self.node.cluster.claim(term, Box::new(claimed));
+        let shared = self.shared.clone();
+        self.node.claim_all(term, Box::new(move |claims| shared.held().claims = Some(claims)));
     }
 
     /// Beats that were sent here. What they say of free space is told to all, now and then.
@@ -390,10 +384,59 @@ impl Node {
         free
     }
 
-    /// Whether another claim lies behind those that this node leads under.
+    /// Claims the cluster topic for a term, then those of all shards that are open, one after the
+    /// other. Answers every claim's index, once all were accepted.
+    pub(super) fn claim_all(self: &Arc<Node>, term: Term, done: Done<Claims>) {
+        let node = self.clone();
+        let claimed = move |cluster: Result<Index>| match cluster {
+            Err(e) => done(Err(e)),
+            Ok(cluster) => {
+                let mut shards: Vec<u16> = node.shards.all().map(|(shard, _)| shard).collect();
+                if planted!("node.first-shard-alone-claimed") {
+                    shards.truncate(1);
+                }
+                let claims = Claims { cluster, shards: BTreeMap::new() };
+                node.claim_shards(term, shards, claims, done);
+            }
+        };
+        self.cluster.claim(term, Box::new(claimed));
+    }
+
+    fn claim_shards(
+        self: &Arc<Node>,
+        term: Term,
+        mut left: Vec<u16>,
+        mut claims: Claims,
+        done: Done<Claims>,
+    ) {
+        if left.is_empty() {
+            return done(Ok(claims));
+        }
+        let shard = left.remove(0);
+        let fold = match self.shards.get(shard) {
+            Ok(fold) => fold,
+            Err(e) => return done(Err(e)),
+        };
+        let node = self.clone();
+        let claimed = move |claim: Result<Index>| match claim {
+            Err(e) => done(Err(e)),
+            Ok(claim) => {
+                claims.shards.insert(shard, claim);
+                node.claim_shards(term, left, claims, done);
+            }
+        };
+        fold.claim(term, Box::new(claimed));
+    }
+
+    /// Whether another claim lies behind those that this node leads under, or one of its shards was
+    /// opened since and is not claimed yet.
     fn is_fenced(&self) -> bool {
-        let (cluster, namespace) = (self.cluster.status().epoch, self.namespace.status().epoch);
-        self.leading.cluster() != Some(cluster) || self.leading.namespace() != Some(namespace)
+        let fenced = |(shard, fold): (u16, &Arc<Fold<Namespace>>)| {
+            let epoch = fold.status().epoch;
+            let unheard = shard > 0 && planted!("node.first-shard-alone-claimed");
+            self.leading.shard(shard) != Some(epoch) && !unheard
+        };
+        self.leading.cluster() != Some(self.cluster.status().epoch) || self.shards.all().any(fenced)
     }
 
     fn free_space_told(&self) -> Vec<peer::FreeSpace> {

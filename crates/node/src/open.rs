@@ -11,10 +11,12 @@ use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
 use super::retention::Retained;
+use super::shards::context_of;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
 use super::{
-    Keeper, KeeperOptions, Leader, LogKeeper, Machine, Node, OwnStore, Stores, Workers, own_request,
+    Keeper, KeeperOptions, Leader, LogKeeper, Machine, Node, OwnStore, ShardFolds, Stores, Workers,
+    own_request,
 };
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
@@ -152,20 +154,21 @@ impl Node {
         let mut findings = Vec::new();
         let identity = Identity::load(&*machine.disk, data).map_err(doing)?;
         let log = OpenLog::of(&machine, config, identity, &mut findings).map_err(doing)?;
-        let Folds { cluster, namespace, views, reached, older, taken_over } =
+        let Folds { cluster, shards, views, reached, older, taken_over } =
             Folds::open(&machine, &log, identity, config).map_err(doing)?;
-        let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
+        let (folds, known) = ((&*cluster, &*shards), (&views, &older));
+        let joining = Joining::by((&machine, config, &log), folds, known);
         let places = own_stores::places(&*machine.disk, config).map_err(doing)?;
-        let before = joining.stores_before(identity, &places, &namespace).map_err(doing)?;
+        let before = joining.stores_before(identity, &places).map_err(doing)?;
         let opened = own_stores::open(&machine, config, region, (places, &before), &mut findings);
         let (stores, partial) = opened.map_err(doing)?;
         let stores = Arc::new(stores);
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
-        let (identity, sender) = joining.join(identity, &stores, &namespace).map_err(doing)?;
+        let (identity, sender) = joining.join(identity, &stores).map_err(doing)?;
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
-        let (known, names) = (cluster.clone(), namespace.clone());
-        let directory = Views { sender, cluster: known, namespace: names, cuts: cuts.clone() };
+        let (known, folds) = (cluster.clone(), shards.clone());
+        let directory = Views { sender, cluster: known, shards: folds, cuts: cuts.clone() };
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
@@ -178,7 +181,7 @@ impl Node {
             log: log.log,
             kept: log.kept,
             address: config.address.clone(),
-            namespace,
+            shards,
             cluster,
             workers,
             replicator,
@@ -238,15 +241,14 @@ impl Node {
     }
 
     /// The only controller leads from the start: there is nobody else to hear from.
-    fn lead_alone(&self) -> Result<()> {
+    fn lead_alone(self: &Arc<Node>) -> Result<()> {
         let alone = self.cluster.read(|view, _| {
             let own = view.term().filter(|term| term.leader == self.id);
             own.filter(|_| view.controllers().count() == 1)
         })?;
         if let Some(term) = alone {
-            let cluster = self.wait_for(|done| self.cluster.claim(term, done))?;
-            let namespace = self.wait_for(|done| self.namespace.claim(term, done))?;
-            self.leading.set(cluster, namespace);
+            let claims = self.wait_for(|done| self.claim_all(term, done))?;
+            self.leading.set(&claims);
         }
         Ok(())
     }
@@ -258,16 +260,22 @@ struct Joining<'a> {
     config: &'a NodeConfig,
     log: &'a OpenLog,
     cluster: &'a Fold<ClusterView>,
+    shards: &'a ShardFolds,
+    views: &'a Registry,
+    older: &'a Older,
 }
 
-impl Joining<'_> {
+impl<'a> Joining<'a> {
+    fn by(
+        (machine, config, log): (&'a Machine, &'a NodeConfig, &'a OpenLog),
+        (cluster, shards): (&'a Fold<ClusterView>, &'a ShardFolds),
+        (views, older): (&'a Registry, &'a Older),
+    ) -> Joining<'a> {
+        Joining { machine, config, log, cluster, shards, views, older }
+    }
+
     /// Becomes the node that it was, or one that is new, in the cluster that the log is of.
-    fn join(
-        &self,
-        known: Option<Identity>,
-        stores: &Stores,
-        namespace: &Fold<Namespace>,
-    ) -> Result<(Identity, Sender)> {
+    fn join(&self, known: Option<Identity>, stores: &Stores) -> Result<(Identity, Sender)> {
         let identity = self.identify(known)?;
         self.bind_name(identity.node)?;
         let save = || match known {
@@ -284,9 +292,12 @@ impl Joining<'_> {
         if late {
             save()?;
         }
-        self.catch_up(NAMESPACE_TOPIC, namespace)?;
+        self.catch_up(NAMESPACE_TOPIC, self.shards.root())?;
+        self.open_shards(identity.node)?;
         self.cluster.number_as(sender.node, sender.incarnation);
-        namespace.number_as(sender.node, sender.incarnation);
+        for (_, fold) in self.shards.all() {
+            fold.number_as(sender.node, sender.incarnation);
+        }
         Ok((identity, sender))
     }
 
@@ -298,6 +309,23 @@ impl Joining<'_> {
         let request = own_request(command.to_entry(), Mode::Synced);
         let (_, bytes) = self.wait(|done| self.cluster.propose(request, done))?;
         Ok(ClusterOutcome::from_result(&bytes)?)
+    }
+
+    /// Opens the folds of all shards that there are, with all that the log has of them. A node that has
+    /// not started yet has no number, or an old one.
+    fn open_shards(&self, own: NodeId) -> Result<()> {
+        self.shards.open_with(|shard| {
+            let context = context_of(shard);
+            let (fold, _) =
+                fold::<Namespace>(self.machine, self.log, own, self.config, context.clone())?;
+            let fold = Arc::new(fold);
+            self.views.open(&context, &fold);
+            if let Some(why) = self.older.get(&context.topic) {
+                fold.stop(why.clone());
+            }
+            self.catch_up(&context.topic, &fold)?;
+            Ok(fold)
+        })
     }
 
     /// Gets a number, unless there is one.
@@ -390,12 +418,7 @@ impl Joining<'_> {
 
     /// The disk stores that this node had before, and those of the cluster. Where a directory has none
     /// of this node's, by the whole log: what is made or used there depends on it.
-    fn stores_before(
-        &self,
-        known: Option<Identity>,
-        places: &[Place],
-        namespace: &Fold<Namespace>,
-    ) -> Result<Before> {
+    fn stores_before(&self, known: Option<Identity>, places: &[Place]) -> Result<Before> {
         let Some(identity) = known else { return Ok(Before::default()) };
         // Also of a view that has stopped: what it knew must not be forgotten with it.
         let of_node = || {
@@ -408,10 +431,12 @@ impl Joining<'_> {
         let own = of_node();
         if !places.iter().all(|(_, id)| id.is_some_and(|id| own.contains_key(&id))) {
             self.catch_up(CLUSTER_TOPIC, self.cluster)?;
-            self.catch_up(NAMESPACE_TOPIC, namespace)?;
+            self.catch_up(NAMESPACE_TOPIC, self.shards.root())?;
+            self.open_shards(identity.node)?;
         }
         let had = |(store, state)| {
-            let chunks = namespace.read_last(|view| view.chunks().on(store).count());
+            let on = |view: &Namespace| view.chunks().on(store).count();
+            let chunks = self.shards.all().map(|(_, fold)| fold.read_last(on)).sum();
             Had { store, state, chunks }
         };
         let had = of_node().into_iter().map(had).collect();
@@ -483,7 +508,7 @@ pub(super) fn snapshot_store(machine: &Machine, data: &Path, view: &str) -> Snap
 /// The views that every node folds, in the registry that those of faces join.
 struct Folds {
     cluster: Arc<Fold<ClusterView>>,
-    namespace: Arc<Fold<Namespace>>,
+    shards: Arc<ShardFolds>,
     views: Registry,
     reached: Reached,
     older: Older,
@@ -499,8 +524,9 @@ impl Folds {
         config: &NodeConfig,
     ) -> Result<Folds> {
         let own = known.map_or(NodeId(0), |known| known.node);
-        let (cluster, taken) = fold::<ClusterView>(machine, log, own, config, CLUSTER_TOPIC)?;
-        let (namespace, taken_too) = fold::<Namespace>(machine, log, own, config, NAMESPACE_TOPIC)?;
+        let (cluster, taken) =
+            fold::<ClusterView>(machine, log, own, config, Context::of(CLUSTER_TOPIC))?;
+        let (namespace, taken_too) = fold::<Namespace>(machine, log, own, config, context_of(0))?;
         let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
         let (reached, mut older) = match log.hosted() {
             Some(log) => Reached::load(&*machine.disk, &config.data, &**log)?,
@@ -520,7 +546,8 @@ impl Folds {
             views.of(topic).for_each(|view| view.stop(why.clone()));
         }
         let taken_over = taken as u64 + taken_too as u64;
-        Ok(Folds { cluster, namespace, views, reached, older, taken_over })
+        let shards = Arc::new(ShardFolds::new(namespace));
+        Ok(Folds { cluster, shards, views, reached, older, taken_over })
     }
 }
 
@@ -549,14 +576,15 @@ fn fold<V: View>(
     log: &OpenLog,
     own: NodeId,
     config: &NodeConfig,
-    topic: &str,
+    context: Context,
 ) -> Result<(Fold<V>, bool)> {
+    let topic = &context.topic;
     match log.hosted() {
         Some(_) => log.log.create(topic)?,
         // Brokers may be starting.
         None => patiently(machine, config.tell, own.0 != 0, || log.log.create(topic))?,
     }
-    let (snapshots, context) = (snapshot_store(machine, &config.data, topic), Context::of(topic));
+    let snapshots = snapshot_store(machine, &config.data, &context.name);
     let taken_over = match log.lender(config) {
         None => false,
         Some((lender, cluster)) => {

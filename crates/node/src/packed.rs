@@ -1,5 +1,5 @@
-//! The node as the writer of packed chunks: one open chunk for each owner, tier and durability
-//! class (a lane). A full chunk is sealed once its last append is answered, and the next one allocated.
+//! The node as the writer of packed chunks: one open chunk for each shard, owner, tier and
+//! durability class (a lane). A full chunk is sealed once its last append is answered, and the next one allocated.
 //! A chunk with several replicas that one of them failed is sealed at what all have; what was not
 //! acknowledged goes into the next one.
 //!
@@ -77,8 +77,8 @@ impl Gathered {
 
 /// Objects that wait for their lane's chunk: they go into one, together.
 struct Waiting {
-    /// Of its chunk: 0, or a face that keeps names itself.
-    owner: FileId,
+    /// Of its chunk: the shard, and 0 or a face that keeps names itself.
+    owner: Owner,
     class: StorageClass,
     objects: Vec<Packing>,
     /// Chunks that failed under it.
@@ -113,7 +113,7 @@ enum LaneState {
 /// Cheap to clone: an append goes on without the lanes' lock.
 #[derive(Clone)]
 struct OpenChunk {
-    owner: FileId,
+    owner: Owner,
     chunk: ChunkId,
     spot: Arc<Spot>,
     writer: Writer,
@@ -127,8 +127,11 @@ struct InFlight {
     retired: bool,
 }
 
+/// The shard whose names point to the objects, and 0 or a face that keeps names itself.
+pub type Owner = (u16, FileId);
+
 /// Whose objects, where, and how durable.
-type LaneKey = (FileId, Tier, Durability);
+type LaneKey = (Owner, Tier, Durability);
 
 /// The lanes of one node.
 #[derive(Default)]
@@ -144,7 +147,7 @@ impl PackedWriters {
     pub fn append(
         &self,
         node: &Arc<Node>,
-        owner: FileId,
+        owner: Owner,
         class: StorageClass,
         objects: Vec<Packing>,
     ) {
@@ -193,7 +196,7 @@ impl PackedWriters {
     }
 
     /// Allocates the lane's next chunk, then serves who waits.
-    fn open_chunk(&self, node: &Arc<Node>, owner: FileId, spot: Spot) {
+    fn open_chunk(&self, node: &Arc<Node>, owner: Owner, spot: Spot) {
         let opener = node.clone();
         let made = move |spot: Spot, made: Result<(ChunkId, Writer)>| match made {
             Err(e) => opener.packed.refuse(owner, &spot, e),
@@ -210,7 +213,7 @@ impl PackedWriters {
     }
 
     /// No chunk could be had: who waits is told.
-    fn refuse(&self, owner: FileId, spot: &Spot, e: Error) {
+    fn refuse(&self, owner: Owner, spot: &Spot, e: Error) {
         let waiting = {
             let mut lanes = self.lanes.held();
             let lane = lanes.entry((owner, spot.tier, spot.durability)).or_default();
@@ -263,7 +266,7 @@ impl PackedWriters {
     }
 
     /// A chunk that was made on some of its replicas only is not used; who waits for it moves on.
-    fn failed_to_open(&self, node: &Arc<Node>, owner: FileId, spot: &Spot, set: Arc<ReplicaSet>) {
+    fn failed_to_open(&self, node: &Arc<Node>, owner: Owner, spot: &Spot, set: Arc<ReplicaSet>) {
         let cause = set.cause().unwrap_or_else(|| Error::retry("a replica refused it"));
         node.seal_packed_set(set);
         let waiting = {

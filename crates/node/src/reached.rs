@@ -4,10 +4,11 @@
 //! synced itself, so it costs no commit anything, and one that was lost or torn says nothing. The
 //! chunks, which do not go back either, are asked too.
 
-use super::{Namespace, Node};
+use super::Node;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Index, StoreId, Tier};
 use holdfast_base::{Error, Result};
+use holdfast_cluster::AllShards;
 use holdfast_cluster::topics::folded_by;
 use holdfast_env::disk::{Access, read_file};
 use holdfast_env::{Disk, HoldMutex, planted};
@@ -135,12 +136,15 @@ impl Node {
             }
             let held = own.store.list().into_iter().filter(|info| info.stored_bytes > 0);
             let chunks: Vec<ChunkId> = held.map(|info| info.chunk).collect();
-            let never = |view: &Namespace, chunk: ChunkId| {
-                view.chunks().get(chunk).is_none() && !view.chunks().was_allocated(chunk)
+            let never = |all: &AllShards<'_>, chunk: ChunkId| {
+                // Of one that is not there it is not known.
+                all.of_chunk(chunk).is_ok_and(|view| {
+                    view.chunks().get(chunk).is_none() && !view.chunks().was_allocated(chunk)
+                })
             };
             unheard.extend(
-                match self.namespace.read(|view, _| {
-                    chunks.into_iter().filter(|chunk| never(view, *chunk)).collect::<Vec<_>>()
+                match self.read_all(|all| {
+                    chunks.into_iter().filter(|chunk| never(all, *chunk)).collect::<Vec<_>>()
                 }) {
                     Ok(unheard) => unheard.into_iter().map(|chunk| (chunk, own.place.clone())),
                     // It has stopped, and says why.
@@ -150,12 +154,13 @@ impl Node {
         }
         let Some((chunk, place)) = unheard.first() else { return Ok(()) };
         if !planted!("node.older-log-believed") {
-            self.namespace.stop(Error::corrupt(format!(
+            let fold = self.shard_of_chunk(*chunk)?;
+            fold.stop(Error::corrupt(format!(
                 "the log is older than the chunks: `{place}` holds chunk `{chunk}`, one of {} that \
                  no entry up to {} has made: entries are missing, and files would be: put back the \
                  log as it was, with its snapshots; no chunk was touched",
                 unheard.len(),
-                self.namespace.applied()
+                fold.applied()
             )));
         }
         Ok(())

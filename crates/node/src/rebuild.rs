@@ -62,7 +62,7 @@ impl Node {
     /// Makes every sealed chunk of this node's stores known, and names what is in it. The namespace
     /// must be empty.
     pub fn rebuild_names(&self) -> Result<RebuiltNames> {
-        if self.read_chunks(|view, _| view.iter().next().is_some())? {
+        if !self.gather_chunks(|view| view.iter().next().map(|known| known.id))?.is_empty() {
             return Err(Error::invalid("make names again: this node knows chunks already"));
         }
         let mut rebuilt = RebuiltNames::default();

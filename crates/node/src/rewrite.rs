@@ -27,12 +27,13 @@ pub struct FaceChunk {
 }
 
 impl Node {
-    /// Chunks of a face that this node sees to: the first replica that is not lost is here.
+    /// Chunks of a face that this node sees to: the first replica that is not lost is here. They are of
+    /// the first shard.
     pub fn face_chunks(&self, face: FileId) -> Result<Vec<FaceChunk>> {
         let mut found = Vec::new();
         for own in self.stores.iter() {
             let here = own.store.list();
-            self.read_chunks(|view, _| {
+            self.read_chunks(0, |view, _| {
                 for info in here {
                     let known = view.get(info.chunk).filter(|known| {
                         let packed = known.owner == face && known.kind == ChunkKind::Packed;
@@ -84,7 +85,7 @@ impl Node {
         next: Generation,
         live: &BTreeSet<Slot>,
     ) -> Result<()> {
-        let known = self.read_chunks(|view, _| view.get(chunk).cloned())?;
+        let known = self.read_chunk(chunk, |view, _| view.get(chunk).cloned())?;
         // It may have been deleted meanwhile.
         let Some(known) = known.filter(|known| known.state != ChunkState::Doomed) else {
             return Ok(());
@@ -102,7 +103,7 @@ impl Node {
     /// is there of it has what its names need.
     pub(super) fn go_back(self: &Arc<Node>, chunk: ChunkId) -> Result<()> {
         let lost = |store: StoreId| self.is_lost(store);
-        let known = || self.read_chunks(|view, _| view.get(chunk).cloned());
+        let known = || self.read_chunk(chunk, |view, _| view.get(chunk).cloned());
         if known()?.and_then(|known| Rewriting::way_back(&known, lost)).is_none() {
             return Ok(());
         }
@@ -162,7 +163,7 @@ impl Node {
         let Some(info) = own.store.info(chunk).filter(|_| !beside.is_empty()) else {
             return Ok(());
         };
-        self.read_chunks(|view, _| {
+        self.read_chunk(chunk, |view, _| {
             let known = view.get(chunk);
             beside.retain(|at| {
                 let named = view.names_replica(chunk, *at, own.id);

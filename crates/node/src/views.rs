@@ -1,12 +1,13 @@
 //! What the replicated chunks must know of the cluster, as the node's own views have it; and how
 //! a thread waits for a callback.
 
+use super::ShardFolds;
 use super::cuts::Cuts;
 use super::replicas::{Directory, Place};
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::Done;
-use holdfast_cluster::{ClusterView, Namespace, NodeState, StoreState};
+use holdfast_cluster::{ClusterView, NodeState, StoreState};
 use holdfast_env::net::Peers;
 use holdfast_view::Fold;
 use holdfast_wire::peer::Sender;
@@ -16,7 +17,7 @@ use std::sync::mpsc::{self, TryRecvError};
 pub(super) struct Views {
     pub sender: Sender,
     pub cluster: Arc<Fold<ClusterView>>,
-    pub namespace: Arc<Fold<Namespace>>,
+    pub shards: Arc<ShardFolds>,
     pub cuts: Arc<Cuts>,
 }
 
@@ -67,7 +68,7 @@ impl Directory for Views {
     }
 
     fn counts(&self, store: StoreId, chunk: ChunkId) -> Result<bool> {
-        let known = self.namespace.read(|view, _| {
+        let known = self.shards.get(chunk.shard())?.read(|view, _| {
             view.chunks().get(chunk).map(|known| (known.is_kept(), known.replicas.contains(&store)))
         })?;
         match known {
@@ -86,7 +87,7 @@ impl Directory for Views {
         generation: Generation,
         index: Index,
     ) -> Result<()> {
-        let (applied, holds) = self.namespace.read(|view, applied| {
+        let (applied, holds) = self.shards.get(chunk.shard())?.read(|view, applied| {
             (applied, view.chunks().names_replica(chunk, generation, store))
         })?;
         if applied < index {

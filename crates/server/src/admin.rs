@@ -1,13 +1,14 @@
 //! What a node says of itself and of its cluster, and what people order.
 
 use crate::route::{Face, Request, Right, Route, Told, answer};
+use crate::shards::{add_shard, answer_shards, move_directory};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{StoreId, Tier};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::rules::Access;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
+use holdfast_cluster::{Chunk, ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
 use holdfast_env::clients::Slowed;
 use holdfast_env::net::{Parts, Reply};
 use holdfast_env::{Asker, Budget, Clients, HoldMutex, Secret};
@@ -63,7 +64,26 @@ fn order_told(meta: &[u8]) -> Told {
         msg::Order::ReplaceNode { name } => ("node replace", format!("`{name}`")),
         msg::Order::Revoke { serial, .. } => ("cert revoke", format!("certificate {serial}")),
         msg::Order::RevokeToken { name } => ("token revoke", format!("`{name}`")),
+        msg::Order::AddShard {} => ("shard add", String::new()),
+        msg::Order::MoveDirectory { dir, to } => ("shard move", format!("`{dir}` to shard {to}")),
     })
+}
+
+/// Chunks of which copies do not answer, each with how many do.
+fn away_of<'a>(chunks: impl Iterator<Item = (&'a Chunk, usize)>) -> msg::Away {
+    let mut away = msg::Away::default();
+    for (chunk, live) in chunks {
+        let silent = chunk.replicas.len() - live;
+        // One that came back, or was drained away, is made again or was never there.
+        if silent > 0 {
+            away.copies += silent as u64;
+            away.bytes += chunk.length.max(chunk.live_bytes) * silent as u64;
+            away.chunks += 1;
+            away.chunks_of_one += u64::from(live == 1);
+            away.chunks_of_none += u64::from(live == 0);
+        }
+    }
+    away
 }
 
 /// What is said of the node, and what people order.
@@ -104,6 +124,7 @@ impl Face for Admin {
             looks(wire::OP_SLOWED, |admin, request| admin.slowed(request.reply)),
             looks(wire::OP_LOG_HOST, |admin, request| admin.log_host(request.reply)),
             looks(wire::OP_CLUSTER, |admin, request| admin.cluster(request.reply)),
+            looks(wire::OP_SHARDS, |admin, request| answer_shards(&admin.node, request.reply)),
             looks(wire::OP_TOKENS, |admin, request| admin.tokens(request.reply)),
             route(wire::OP_NODES, Right::Known, |admin, request| admin.nodes(request.reply)),
             orders(wire::OP_ORDER, Admin::order, order_told),
@@ -192,8 +213,11 @@ impl Admin {
 
     pub fn status_now(&self) -> holdfast_base::Result<msg::Status> {
         let node = &self.node;
-        let fold = node.namespace.status();
-        let counted = node.namespace.read(|view, _| (view.totals(), view.unclosed().len() as u64));
+        let fold = node.shards.root().status();
+        let counted = node.read_all(|all| {
+            let unclosed = all.iter().map(|shard| shard.unclosed().len() as u64).sum();
+            (all.totals(), unclosed)
+        });
         // Of a view that has stopped nothing is known; the findings say so.
         let (totals, unclosed) = counted.unwrap_or_default();
         let stores = node
@@ -289,37 +313,31 @@ impl Admin {
 
     fn cluster_now(&self) -> Result<msg::Cluster> {
         let node = &self.node;
-        let fold = node.namespace.status();
+        let fold = node.shards.root().status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
-        let known = node.namespace.read(|view, _| {
-            for store in view.chunks().iter().flat_map(|chunk| &chunk.replicas) {
+        let known = node.read_all(|all| {
+            let chunks = || all.iter().flat_map(|shard| shard.chunks().iter());
+            for store in chunks().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
             // Still open with a replica gone: sealed in a moment, and short then.
-            let ending = view.chunks().iter().filter(|chunk| {
+            let ending = chunks().filter(|chunk| {
                 chunk.state == ChunkState::Open && !chunk.replicas.iter().all(|s| counts(*s))
             });
             let ending = ending.count() as u64;
-            let mut short = view.chunks().short(counts);
+            let short_of = |counts: &dyn Fn(StoreId) -> bool| -> Vec<_> {
+                all.iter().flat_map(|shard| shard.chunks().short(counts)).collect()
+            };
+            let mut short = short_of(&counts);
             // Memory that has gone with its process leaves nothing to copy: a finding tells of it.
-            let in_memory = |id| view.chunks().get(id).is_some_and(|c| c.tier == Tier::Dram);
+            let known = |id| all.chunk(id).ok().flatten();
+            let in_memory = |id| known(id).is_some_and(|c| c.tier == Tier::Dram);
             short.retain(|short| short.live > 0 || !in_memory(short.chunk));
             let served =
                 |store| node.cluster.read(|view, _| view.store_serves(store)).unwrap_or(false);
-            let mut away = msg::Away::default();
-            for short in view.chunks().short(served) {
-                let Some(chunk) = view.chunks().get(short.chunk) else { continue };
-                let silent = chunk.replicas.len() - short.live;
-                // One that came back, or was drained away, is made again or was never there.
-                if silent > 0 {
-                    away.copies += silent as u64;
-                    away.bytes += chunk.length.max(chunk.live_bytes) * silent as u64;
-                    away.chunks += 1;
-                    away.chunks_of_one += u64::from(short.live == 1);
-                    away.chunks_of_none += u64::from(short.live == 0);
-                }
-            }
+            let unserved = short_of(&served).into_iter();
+            let away = away_of(unserved.filter_map(|s| Some((known(s.chunk)?, s.live))));
             (short, ending, away)
         });
         // A view that has stopped knows of none; the findings say so.
@@ -451,6 +469,8 @@ impl Admin {
             msg::Order::RevokeToken { name } => {
                 return propose(reply, ClusterCommand::RemoveToken { name });
             }
+            msg::Order::AddShard {} => return add_shard(node, reply),
+            msg::Order::MoveDirectory { dir, to } => return move_directory(node, dir, to, reply),
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
             msg::Order::Recovery { settings } => {
                 return propose(reply, ClusterCommand::SetRecovery { settings });

@@ -10,6 +10,7 @@ mod logs;
 mod native;
 mod nodes;
 mod route;
+mod shards;
 mod tails;
 
 pub use native::Native;

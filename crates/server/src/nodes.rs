@@ -5,7 +5,8 @@ use crate::route::{Face, Request, Right, Route};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC};
+use holdfast_cluster::DATA_FORMAT_VERSION;
+use holdfast_cluster::topics::namespace_topic;
 use holdfast_env::net::{Body, PeerDone, PeerReply, Reply, Response};
 use holdfast_env::planted;
 use holdfast_log::{Info, LogHost};
@@ -66,6 +67,29 @@ fn done(reply: Reply) -> PeerDone {
     })
 }
 
+/// Waits for all that is in the topics of these shards, one after the other.
+fn catch_up_with(node: Arc<Node>, mut shards: Vec<u16>, done: Box<dyn FnOnce(Result<()>) + Send>) {
+    if shards.is_empty() {
+        return done(Ok(()));
+    }
+    let shard = shards.remove(0);
+    let fold = match node.shards.get(shard) {
+        Ok(fold) => fold.clone(),
+        Err(e) => return done(Err(e)),
+    };
+    let log = node.log.clone();
+    let reached = move |reached: Result<()>| match reached {
+        Ok(()) => catch_up_with(node, shards, done),
+        Err(e) => done(Err(e)),
+    };
+    let answered = move |asked: Result<Info>| match asked {
+        Ok(_) if planted!("node.catch-up-waits-for-nothing") => reached(Ok(())),
+        Ok(info) => fold.wake_at(Index(info.durable.0.saturating_sub(1)), Box::new(reached)),
+        Err(e) => reached(Err(e)),
+    };
+    log.ask(&namespace_topic(shard), Box::new(answered));
+}
+
 impl Nodes {
     pub fn new(node: Arc<Node>) -> Nodes {
         let log_host = Arc::new(LogHost::new(node.log.clone()));
@@ -91,15 +115,8 @@ impl Nodes {
             // The log is here, and so is all of it.
             return done(Ok(()));
         }
-        let namespace = self.node.namespace.clone();
-        let answered = move |asked: Result<Info>| match asked {
-            Ok(_) if planted!("node.catch-up-waits-for-nothing") => done(Ok(())),
-            Ok(info) => {
-                namespace.wake_at(Index(info.durable.0.saturating_sub(1)), Box::new(done));
-            }
-            Err(e) => done(Err(e)),
-        };
-        self.node.log.ask(NAMESPACE_TOPIC, Box::new(answered));
+        let shards = self.node.shards.all().map(|(shard, _)| shard).collect();
+        catch_up_with(self.node.clone(), shards, Box::new(done));
     }
 
     fn welcome(&self) -> Welcome {

@@ -15,6 +15,8 @@ mod model;
 mod progress;
 mod renewal;
 pub mod scene;
+mod shards;
+mod sometimes;
 
 use crate::guests;
 use crate::powercut::{Seen, mix};
@@ -38,6 +40,7 @@ use holdfast_node::Node;
 use holdfast_wire::admin::RecoverySettings;
 use model::Model;
 use progress::{Progress, Terms};
+pub use sometimes::{SCHEDULES_FOR_ALL, SCHEDULES_FOR_BORDERS, SOMETIMES, SOMETIMES_SMALL};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -47,78 +50,6 @@ pub const DISK_BYTES: u64 = 1 << 40;
 
 /// No schedule takes longer after its faults: something waits for ever.
 const LASTS_NS_MAX: u64 = 900 * SECOND;
-
-/// What must have happened in a run of [`SCHEDULES_FOR_ALL`] schedules or more: a promise that was
-/// never put to the test is not known to hold.
-pub const SOMETIMES: &[&str] = &[
-    "a bit flipped",
-    "a ride was in front of the horizon",
-    "a token was resumed elsewhere, in other parts",
-    "a trim happened during a ride",
-    "an image failed its checksum and was made again",
-    "items were swept",
-    "the horizon was moved",
-    "a certificate was exchanged under load",
-    "a change in doubt was repeated and answered",
-    "a chunk was compacted",
-    "a chunk was copied",
-    "a chunk was open when its store started",
-    "a chunk's file was gone at a start",
-    "a client read its own write at another gateway",
-    "a client was slowed",
-    "a client was slowed and another one went on",
-    "a client was told that a disk is full",
-    "a deposed leader's command was refused",
-    "a disk was erased",
-    "a compaction waited for a replica",
-    "a copy that counts was found on its disk",
-    "a file went on in another chunk",
-    "a leader was cut off while it worked",
-    "a message of a broken connection arrived late",
-    "a message with a revoked certificate was refused",
-    "a message with a stolen number was refused",
-    "a node that keeps views alone was there",
-    "a node was drained",
-    "a node was lost",
-    "a node began with another node's snapshot",
-    "a failed append appeared later",
-    "a node's numbers dropped a duplicate",
-    "a session dropped a duplicate",
-    "a start came behind another one",
-    "a start was in the log twice",
-    "an entry appeared that had been answered before",
-    "the answer of an append that was kept was lost",
-    "the log failed over",
-    "the log left a gap",
-    "the log was slow for one topic",
-    "a read was hedged",
-    "a replica slower than the writer's limit ended its chunk",
-    "a replica that does not count made way for a copy",
-    "a refusal was repeated behind a later change",
-    "a replica was dropped",
-    "a sector became unreadable",
-    "a view equals its replay",
-    "an object was put in parts",
-    "racks were far from each other",
-    "what was in memory was gone",
-    "what was in memory was there in the end",
-    "an acknowledged write was on three disks",
-    "an open chunk lost its tail",
-    "answers to a client that was revoked were dropped",
-    "answers were labelled as possibly old",
-    "brokers kept the log",
-    "no broker answered",
-    "another node led",
-    "the log was trimmed",
-    "the power failed between a sync and its acknowledgement",
-];
-/// The same in a run of [`SCHEDULES_FOR_BORDERS`] schedules or more with limits drawn small: with their usual
-/// sizes these take more than a schedule's time.
-pub const SOMETIMES_SMALL: &[&str] = &["a hold ran out", "a key was larger than a slab"];
-/// A fault of a schedule in thirty happens in each run of so many.
-pub const SCHEDULES_FOR_ALL: u64 = 200;
-/// Limits are drawn in every schedule.
-pub const SCHEDULES_FOR_BORDERS: u64 = 50;
 
 /// Nodes of a new cluster have started within this, before any fault.
 const STARTED_WITHIN_NS: u64 = 60 * SECOND;
@@ -163,6 +94,8 @@ pub struct Schedule {
     pub unruly: bool,
     /// Brokers keep the log, and no node does.
     pub brokers: bool,
+    /// Shards that are added to the first; clients move their directories between them.
+    pub shards: u16,
     /// Keep a line of everything that happens.
     pub trace: bool,
     /// Print it at once.
@@ -179,7 +112,7 @@ impl Schedule {
     /// a node; most have a guest, of odd numbers all, one in four has items; in one of twelve nodes have
     /// certificates; in one of four the racks are far from each other; in one of six a node keeps views
     /// alone; in one of three the log promises no more than every engine does; in one of four brokers keep
-    /// it.
+    /// it; in two of three there are one or two shards beside the first.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
@@ -208,6 +141,7 @@ impl Schedule {
             usual_limits: false,
             unruly: one_in(seed, 55, 3),
             brokers: one_in(seed, 56, 4),
+            shards: (mix(seed, 57) % 3) as u16,
             trace: false,
             aloud: false,
         }
@@ -231,7 +165,14 @@ impl Schedule {
 
     pub fn calm(seed: u64) -> Schedule {
         let calm = Schedule { faults: Vec::new(), guests: Vec::new(), ..Schedule::new(seed) };
-        Schedule { far: false, views_alone: false, unruly: false, brokers: false, ..calm }
+        Schedule {
+            far: false,
+            views_alone: false,
+            unruly: false,
+            brokers: false,
+            shards: 0,
+            ..calm
+        }
     }
 }
 
@@ -262,6 +203,8 @@ pub struct Shared {
     guests: Vec<Arc<dyn Guest>>,
     certificates: bool,
     unruly: bool,
+    /// Beside the first.
+    shards: u16,
     /// Who keep the log, if no node does.
     brokers: Option<Arc<Brokers>>,
     sites_off: Vec<String>,
@@ -400,6 +343,7 @@ impl World {
             guests: schedule.guests.iter().map(|make| make()).collect(),
             certificates: schedule.certificates,
             unruly: schedule.unruly,
+            shards: schedule.shards,
             brokers: schedule.brokers.then(|| {
                 Brokers::new(&net, mix(seed, 4), schedule.unruly)
                     .expect("an empty simulated disk takes a log")
@@ -474,6 +418,12 @@ impl World {
         self.run_for(3 * SECOND);
         self.run_until_all_have_started();
         let end_ns = self.net.now_ns() + self.schedule.work_ns;
+        if self.schedule.shards > 0 {
+            let name = "shards".to_owned();
+            let seed = mix(self.schedule.seed, 58);
+            let person = Visitor::new(name, seed, self.schedule.nodes, &self.net, &self.shared);
+            spawn(&self.net, shards::add(person, self.schedule.shards));
+        }
         for number in 0..self.schedule.clients {
             let seed = mix(self.schedule.seed, 1000 + number as u64);
             let (nodes, models) = (self.schedule.nodes, &self.models);
@@ -607,7 +557,7 @@ impl World {
             return self.cells[0].node();
         }
         let running = self.cells.iter().filter_map(|cell| cell.node());
-        running.max_by_key(|node| node.namespace.applied())
+        running.max_by_key(|node| node.shards.all().map(|(_, fold)| fold.applied().0).sum::<u64>())
     }
 
     /// Where the log is.

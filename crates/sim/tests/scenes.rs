@@ -53,7 +53,7 @@ fn read_all(scene: &Scene, gateway: usize, seeds: impl IntoIterator<Item = u64>)
 
 /// Writes until the log begins behind what node 3 has; gives where node 3 is.
 fn trim_without_node_3(scene: &mut Scene) {
-    let reached = scene.node(2).unwrap().namespace.applied().0;
+    let reached = scene.node(2).unwrap().shards.root().applied().0;
     for seed in 10..30 {
         put(scene, 2, seed..seed + 1);
         scene.run_for(4 * SECOND);
@@ -123,7 +123,7 @@ fn rolled_back(scene: &mut Scene) -> SimDisk {
 }
 
 fn stopped(scene: &Scene, number: usize) -> String {
-    let stopped = scene.node(number).and_then(|node| node.namespace.status().stopped);
+    let stopped = scene.node(number).and_then(|node| node.shards.root().status().stopped);
     stopped.map_or(String::new(), |e| e.message)
 }
 
@@ -227,7 +227,7 @@ fn a_node_that_comes_back_empty_gets_its_share_of_what_is_there() {
         scene.until(900 * SECOND, |scene| scene.violations().is_empty());
         whole_again(&scene);
         let copies = scene.until(60 * SECOND, |scene| {
-            let chunks = scene.node(1).unwrap().namespace.read(|view, _| {
+            let chunks = scene.node(1).unwrap().shards.root().read(|view, _| {
                 view.chunks().iter().all(|chunk| chunk.replicas.len() == chunk.copies as usize)
             });
             chunks.unwrap()
@@ -258,7 +258,8 @@ fn disks_may_be_replaced_more_often_than_a_chunk_has_room_for_replicas() {
         let most = scene
             .node(1)
             .unwrap()
-            .namespace
+            .shards
+            .root()
             .read(|view, _| view.chunks().iter().map(|chunk| chunk.replicas.len()).max());
         assert!(most.unwrap().unwrap() < REPLICAS_MAX);
     });
@@ -281,7 +282,7 @@ fn garbage(scene: &mut Scene) -> (ChunkId, Vec<usize>) {
 /// The chunk with the first object's bytes, as node 1 knows it.
 fn first_chunk(scene: &Scene) -> Chunk {
     let node = scene.node(1).unwrap();
-    let found = node.namespace.read(|view, _| {
+    let found = node.shards.root().read(|view, _| {
         let Location::Packed { pointer } = view.lookup("/f0")?.location else { return None };
         view.chunks().get(pointer.chunk).cloned()
     });
@@ -309,7 +310,7 @@ fn lose_file(scene: &mut Scene, number: usize, chunk: ChunkId, generation: Gener
     scene.start(number);
     let counts = |scene: &Scene| {
         let node = scene.node(1).unwrap();
-        let known = node.namespace.read(|view, _| view.chunks().get(chunk).cloned());
+        let known = node.shards.root().read(|view, _| view.chunks().get(chunk).cloned());
         known.unwrap().unwrap().replicas.contains(&id)
     };
     assert!(scene.until(60 * SECOND, |scene| !counts(scene)), "what is lost goes on counting");
@@ -329,7 +330,7 @@ fn own(scene: &Scene, number: usize) -> (StoreId, Store) {
 
 fn held(scene: &Scene, chunk: ChunkId) -> (u32, usize) {
     let node = scene.node(1).unwrap();
-    let of = node.namespace.read(|view, _| {
+    let of = node.shards.root().read(|view, _| {
         view.chunks().get(chunk).map(|known| (known.generation.0, known.replicas.len()))
     });
     of.unwrap().unwrap()
@@ -379,7 +380,8 @@ fn a_chunk_whose_last_generation_is_lost_is_made_from_the_one_before() {
         let length = scene
             .node(1)
             .unwrap()
-            .namespace
+            .shards
+            .root()
             .read(|view, _| view.chunks().get(chunk).unwrap().length);
         let length = length.unwrap();
         let switch = Command::SwitchReplicas { chunk, generation, length, digest: 1, replicas };
@@ -390,7 +392,7 @@ fn a_chunk_whose_last_generation_is_lost_is_made_from_the_one_before() {
         };
         let whole = scene.until(300 * SECOND, is_back);
         let seen =
-            scene.node(1).unwrap().namespace.read(|view, _| view.chunks().get(chunk).cloned());
+            scene.node(1).unwrap().shards.root().read(|view, _| view.chunks().get(chunk).cloned());
         assert!(whole, "{:?}", (seen, scene.broken()));
         // Every store follows the switch for itself.
         scene.run_for(20 * SECOND);
@@ -557,7 +559,7 @@ fn a_copy_that_landed_while_nobody_led_stays_for_the_leader_that_hears_of_it() {
         let mut scene = Scene::new(29, 5);
         put(&mut scene, 2, 0..120);
         whole_again(&scene);
-        let sealed = scene.node(1).unwrap().namespace.read(|view, _| {
+        let sealed = scene.node(1).unwrap().shards.root().read(|view, _| {
             let mut chunks = view.chunks().iter();
             chunks.find(|chunk| chunk.state != ChunkState::Open && chunk.length > 0).cloned()
         });
@@ -617,7 +619,7 @@ fn copies_on_a_silent_node_are_at_risk_from_its_first_silence() {
         // Silence is noticed after four seconds; fifteen make it a loss.
         assert!(scene.until(12 * SECOND, away), "{:?}", told(&scene));
         let recovery = told(&scene);
-        let on_it = scene.node(1).unwrap().namespace.read(|view, _| {
+        let on_it = scene.node(1).unwrap().shards.root().read(|view, _| {
             let kept = view.chunks().iter().filter(|chunk| chunk.is_kept() && chunk.length > 0);
             kept.filter(|chunk| chunk.replicas.len() == 3).count() as u64
         });
@@ -640,7 +642,7 @@ fn written_near(near: bool) -> (usize, usize) {
         scene.put_large(2, &format!("/f{seed}"), large).unwrap();
     }
     let node = scene.node(2).unwrap();
-    let counted = node.namespace.read(|view, _| {
+    let counted = node.shards.root().read(|view, _| {
         let here = |id: &StoreId| node.stores.get(*id).is_some();
         let raw = view.chunks().iter().filter(|chunk| chunk.kind == ChunkKind::Raw);
         raw.fold((0, 0), |(near, all), chunk| {
@@ -704,7 +706,7 @@ fn of_five_views_the_one_that_differs_stops_and_the_cluster_goes_on() {
             assert_eq!(lent(&other), Ok(()));
         }
         read_all(&scene, 3, 0..7);
-        let reached = node.namespace.applied().0;
+        let reached = node.shards.root().applied().0;
         for seed in 7..20 {
             put(&mut scene, 2, seed..seed + 1);
             scene.run_for(4 * SECOND);

@@ -140,7 +140,7 @@ fn what_ended_in_memory_is_dropped_though_its_seal_comes_late() {
         scene.propose(1, allocate).unwrap();
         let on = |scene: &Scene| -> Vec<ChunkId> {
             let node = scene.node(1).unwrap();
-            node.read_chunks(|view, _| view.on(store).map(|chunk| chunk.id).collect()).unwrap()
+            node.read_chunks(0, |view, _| view.on(store).map(|chunk| chunk.id).collect()).unwrap()
         };
         let chunk = on(&scene)[0];
         scene.propose(1, Command::SealChunk { chunk, length: 5, replicas: vec![store] }).unwrap();

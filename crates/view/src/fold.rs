@@ -47,6 +47,9 @@ pub const SESSION_OUTSTANDING_MAX: usize = 1024;
 pub const NODE_OUTSTANDING_MAX: usize = 1 << 16;
 /// Sessions of one view that are open at a time.
 pub const SESSIONS_MAX: usize = 1 << 16;
+/// Ended sessions that a view remembers whose sessions' ids another topic gives out: of older ones it
+/// remembers that none opens.
+pub const ENDED_MAX: usize = 1 << 16;
 
 /// What a view made of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -437,6 +440,12 @@ impl<V: View> Fold<V> {
     /// The first answer to a request that was applied and not yet acknowledged.
     pub fn known(&self, session: SessionId, sequence: Sequence) -> Option<Result<Vec<u8>>> {
         self.shared.read().sessions.known(session, sequence).cloned()
+    }
+
+    /// Whether a session is open, and the entry up to which that is known.
+    pub fn has_session(&self, session: SessionId) -> (bool, Index) {
+        let machine = self.shared.read();
+        (machine.sessions.is_open(session), machine.applied)
     }
 
     /// Every open session with a mark that changes whenever it is used.

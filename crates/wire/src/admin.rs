@@ -269,6 +269,22 @@ pub struct SlowTask {
 }
 codec_struct!(SlowTask { chunk, count, reason });
 
+/// A part of the names, as the node that is asked has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    pub shard: u16,
+    /// The last entry of its topic that was applied; 0 where the node has not opened it.
+    pub index: Index,
+    pub files: u64,
+    /// In its files.
+    pub bytes: u64,
+    /// Directories right below the root that it keeps; of shard 0, none: it keeps all others.
+    pub directories: Vec<String>,
+    /// Those that are on their way to it.
+    pub coming: Vec<String>,
+}
+codec_struct!(Shard { shard, index, files, bytes, directories, coming });
+
 /// What a person wants of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -292,6 +308,10 @@ pub enum Order {
     RevokeToken { name: String },
     /// A store whose node started without it never comes back.
     GiveUpStore { store: StoreId },
+    /// One more shard.
+    AddShard {},
+    /// An empty directory right below the root goes to a shard.
+    MoveDirectory { dir: String, to: u16 },
 }
 codec_enum!(Order: "order" {
     1 => Drain { node, on },
@@ -303,6 +323,8 @@ codec_enum!(Order: "order" {
     7 => Revoke { serial, until_s },
     8 => RevokeToken { name },
     9 => GiveUpStore { store },
+    10 => AddShard {},
+    11 => MoveDirectory { dir, to },
 });
 
 /// The longest that a token may last, in seconds: ten years. One that nobody has to think of again is

@@ -68,6 +68,9 @@ pub const OP_SLOWED: u16 = 0x000e;
 /// follows, or that of the brokers (`kafka://...`); empty where it keeps the log itself.
 pub const OP_LOG_HOST: u16 = 0x000f;
 
+/// `SHARDS`: empty; answered with a list of [`admin::Shard`].
+pub const OP_SHARDS: u16 = 0x0012;
+
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.
 pub const OP_REGION: u16 = 0x0101;

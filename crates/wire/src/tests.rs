@@ -231,6 +231,13 @@ fn status(m: &mut Messages) {
     let (client, limit, amount) = ("a".to_owned(), "b".to_owned(), "c".to_owned());
     let slowed = admin::Slowed { client, limit, allowed: 1, amount, seconds: 2, left_ms: 3 };
     m.add("admin::Slowed", slowed);
+    let (directories, coming) = (vec!["a".to_owned()], vec!["b".to_owned()]);
+    let (shard, index, files, bytes) = (1, Index(2), 3, 4);
+    let part = admin::Shard { shard, index, files, bytes, directories, coming };
+    m.add("admin::Shard", part);
+    m.add("admin::Order AddShard", admin::Order::AddShard {});
+    let order = admin::Order::MoveDirectory { dir: "/a".into(), to: 1 };
+    m.add("admin::Order MoveDirectory", order);
 }
 
 fn peer_chunks(m: &mut Messages) {

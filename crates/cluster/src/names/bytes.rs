@@ -35,8 +35,10 @@ impl Names {
 
     /// Places that are neither used nor free: their generations are used up.
     fn retired(&self) -> Vec<u32> {
-        let gone =
-            |at: &u32| self.nodes[*at].kind().is_none() && self.nodes[*at].generation == u32::MAX;
+        let gone = |at: &u32| {
+            let node = &self.nodes[*at];
+            node.kind().is_none() && node.generation == self.nodes.generation_max()
+        };
         let candidates: Vec<u32> = (1..self.nodes.len()).filter(gone).collect();
         if candidates.is_empty() {
             return candidates;
@@ -96,9 +98,11 @@ impl Names {
         let len = u32::try_from(len).map_err(|_| Error::corrupt("there are too many nodes"))?;
         self.nodes.restore_len(len);
         let mut taken = BTreeSet::new();
-        let retired = retired.into_iter().map(|at| (at, u32::MAX));
+        let last = self.nodes.generation_max();
+        let retired = retired.into_iter().map(|at| (at, last));
         for (at, generation) in free.iter().copied().chain(retired) {
             ensure(at > 0 && at < len && taken.insert(at), || format!("place {at} is free twice"))?;
+            ensure(generation <= last, || format!("place {at} was used {generation} times"))?;
             self.nodes.restore_free(at, generation);
         }
         self.nodes.free = free.into_iter().map(|(at, _)| at).collect();
@@ -126,6 +130,9 @@ impl Names {
             path::check_name(name).map_err(|e| Error::corrupt(e.message))?;
         }
         check_flags(kind, flags)?;
+        ensure(kept.generation <= self.nodes.generation_max(), || {
+            format!("its place was used {} times", kept.generation)
+        })?;
         self.nodes.restore_node(at, kind, kept.generation);
         self.nodes.set_name(at, name.as_bytes());
         check_mode(kept.mode).map_err(|e| Error::corrupt(e.message))?;

@@ -89,6 +89,9 @@ impl Node {
 }
 
 pub(super) struct Nodes {
+    /// Whose ids its nodes have, and what they all have in common: ids are made in every look-up.
+    shard: u16,
+    id_base: u64,
     pages: Vec<Box<[Node]>>,
     /// Places that were ever used, 0 among them, which stays empty.
     len: u32,
@@ -113,8 +116,16 @@ impl std::ops::IndexMut<u32> for Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new() -> Nodes {
-        Nodes { pages: Vec::new(), len: 1, free: Vec::new(), arena: Arena::default() }
+    pub(super) fn new(shard: u16) -> Nodes {
+        let id_base = FileId::new(shard, 0, 0).0;
+        Nodes {
+            shard,
+            id_base,
+            pages: Vec::new(),
+            len: 1,
+            free: Vec::new(),
+            arena: Arena::default(),
+        }
     }
 
     /// Places that were ever used, place 0 included.
@@ -165,8 +176,8 @@ impl Nodes {
             self.arena.free(node.slot);
         }
         // A place whose generations are used up is never handed out again.
-        if node.generation == u32::MAX {
-            self[at] = Node { generation: u32::MAX, ..FREE };
+        if node.generation >= self.generation_max() {
+            self[at] = Node { generation: node.generation, ..FREE };
         } else {
             self[at] = Node { generation: node.generation + 1, ..FREE };
             self.free.push(at);
@@ -241,18 +252,25 @@ impl Nodes {
         prefetch(&self[at]);
     }
 
+    /// The last generation of a place.
+    pub(super) fn generation_max(&self) -> u32 {
+        FileId::generation_max(self.shard)
+    }
+
     pub(super) fn id(&self, at: u32) -> FileId {
-        FileId((self[at].generation as u64) << 32 | at as u64)
+        let generation = self[at].generation;
+        debug_assert!(generation <= self.generation_max());
+        FileId(self.id_base | u64::from(generation) << FileId::PLACE_BITS | u64::from(at))
     }
 
     /// The place of a living node.
     pub(super) fn at(&self, id: FileId) -> Option<u32> {
-        let at = id.0 as u32;
+        let at = id.place();
         if at == 0 || at >= self.len {
             return None;
         }
         let node = &self[at];
-        (node.kind != 0 && node.generation == (id.0 >> 32) as u32).then_some(at)
+        (node.kind != 0 && self.id(at) == id).then_some(at)
     }
 
     /// The places of all living nodes, in order.

@@ -3,6 +3,7 @@
 
 use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
 use super::{Names, table};
+use crate::Namespace;
 use crate::chunks::Chunks;
 use crate::namespace::Shown;
 use crate::{ChunkKind, Location, NodeKind, RawExtent, Remainder, StorageClass};
@@ -354,57 +355,6 @@ impl Names {
         Ok(usage)
     }
 
-    /// Follows every symlink of a path, the last component's too; tells the path without them.
-    pub fn resolve(&self, chunks: &Chunks, path: &str) -> Result<(String, FileInfo)> {
-        path::check(path)?;
-        let mut todo: Vec<&str> = path::components(path).rev().collect();
-        let mut at = ROOT;
-        let mut links = 0;
-        while let Some(name) = todo.pop() {
-            if !self.is_container(at) {
-                return Err(Error::invalid(format!(
-                    "look up {}: `{}` on its way is a {}, not a directory: check the path",
-                    Shown(path),
-                    self.nodes.name_str(at),
-                    self.kind(at).name()
-                )));
-            }
-            if matches!(name, "" | ".") {
-                continue;
-            }
-            if name == ".." {
-                at = self.nodes[at].parent.max(ROOT);
-                continue;
-            }
-            let child = self.child(at, name.as_bytes()).ok_or_else(|| {
-                Error::not_found(format!(
-                    "look up {}: `{name}` does not exist: check the path",
-                    Shown(path)
-                ))
-            })?;
-            if self.kind(child) != NodeKind::Symlink {
-                at = child;
-                continue;
-            }
-            links += 1;
-            let target = self.link_target(self.nodes.id(child)).unwrap_or_default();
-            if links > SYMLINKS_MAX || todo.len() > PATH_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "resolve {}: more than {SYMLINKS_MAX} symlinks, the last one to {}: is it a \
-                     loop?",
-                    Shown(path),
-                    Shown(target)
-                )));
-            }
-            if target.starts_with('/') {
-                at = ROOT;
-            }
-            todo.extend(target.split('/').rev());
-        }
-        let info = self.info_at(chunks, at);
-        Ok((self.path_of(info.id).unwrap_or_default(), info))
-    }
-
     /// Files that were begun and not closed.
     pub fn unclosed(&self) -> Vec<UnclosedInfo> {
         let info = |at: u32, path: &str, chunks: &[ChunkId]| UnclosedInfo {
@@ -446,4 +396,78 @@ impl Names {
         let named = self.nodes.iter().filter(in_it).filter_map(|at| path(self.nodes.id(at)));
         named.take(max).collect()
     }
+}
+
+/// Follows every symlink of a path, the last component's too; tells the path without them. `keeper` says
+/// which of the shards has a name of the root's: a link may lead from any to any.
+pub fn resolve<'a>(
+    root: &'a Namespace,
+    keeper: &dyn Fn(&str) -> Result<&'a Namespace>,
+    path: &str,
+) -> Result<(String, FileInfo)> {
+    path::check(path)?;
+    let mut first: Vec<&str> = path::components(path).rev().collect();
+    // What links on the way have put in front of the rest.
+    let mut todo: Vec<&'a str> = Vec::new();
+    let (mut shard, mut at) = (root, ROOT);
+    let mut links = 0;
+    loop {
+        let name: &str = match todo.pop() {
+            Some(name) => name,
+            None => match first.pop() {
+                Some(name) => name,
+                None => break,
+            },
+        };
+        let names = shard.names();
+        if !names.is_container(at) {
+            return Err(Error::invalid(format!(
+                "look up {}: `{}` on its way is a {}, not a directory: check the path",
+                Shown(path),
+                names.nodes.name_str(at),
+                names.kind(at).name()
+            )));
+        }
+        if matches!(name, "" | ".") {
+            continue;
+        }
+        if name == ".." {
+            at = names.nodes[at].parent.max(ROOT);
+            continue;
+        }
+        if at == ROOT {
+            // The root is every shard's.
+            shard = keeper(name)?;
+        }
+        let names = shard.names();
+        let child = names.child(at, name.as_bytes()).ok_or_else(|| {
+            Error::not_found(format!(
+                "look up {}: `{name}` does not exist: check the path",
+                Shown(path)
+            ))
+        })?;
+        if names.kind(child) != NodeKind::Symlink {
+            at = child;
+            continue;
+        }
+        links += 1;
+        let target = names.link_target(names.nodes.id(child)).unwrap_or_default();
+        if links > SYMLINKS_MAX || todo.len() + first.len() > PATH_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "resolve {}: more than {SYMLINKS_MAX} symlinks, the last one to {}: is it a \
+                 loop?",
+                Shown(path),
+                Shown(target)
+            )));
+        }
+        if target.starts_with('/') {
+            at = ROOT;
+        }
+        todo.extend(target.split('/').rev());
+    }
+    if at == ROOT {
+        shard = root;
+    }
+    let info = shard.names().info_at(shard.chunks(), at);
+    Ok((shard.path_of(info.id).unwrap_or_default(), info))
 }

@@ -47,7 +47,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let (nodes, families) = (Nodes::new(), Families::default());
+        let (nodes, families) = (Nodes::new(0), Families::default());
         World { nodes, families, handle: 0, model: BTreeMap::new() }
     }
 

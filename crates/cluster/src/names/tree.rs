@@ -193,7 +193,7 @@ impl Names {
     }
 
     /// Takes a named node out of its directory; its name stays in it.
-    fn unlink(&mut self, at: u32) {
+    pub(super) fn unlink(&mut self, at: u32) {
         let parent = self.nodes[at].parent;
         self.table.remove(table::hash(parent, self.nodes.name(at)), at);
         let handle = self.nodes[parent].slot;

@@ -2,16 +2,49 @@
 //! anything, so reads run side by side under a shared lock.
 
 use super::Namespace;
+use crate::borders::{Borders, DirAttributes};
 use crate::chunks::Chunks;
-use crate::names::{FileInfo, Names, Page, Totals, UnclosedInfo, Usage};
+use crate::names::{FileInfo, Names, Page, Totals, UnclosedInfo, Usage, resolve};
 use crate::{RawExtent, Remainder};
-use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, FileId};
+use holdfast_base::{Error, Result};
 
 impl Namespace {
     /// What is known of chunks.
     pub fn chunks(&self) -> &Chunks {
         &self.chunks
+    }
+
+    /// Which shard keeps a path.
+    #[inline]
+    pub fn shard_at(&self, path: &str) -> u16 {
+        self.borders.keeper(path)
+    }
+
+    /// Which directories of the root which shard keeps, as far as this one has a say.
+    pub fn borders(&self) -> &Borders {
+        &self.borders
+    }
+
+    /// What a directory of the root has beside its entries.
+    pub fn dir_attributes(&self, name: &str) -> Option<DirAttributes> {
+        self.names.dir_attributes(name)
+    }
+
+    /// How many shards there are, the root's included: of the root's view.
+    pub fn shard_count(&self) -> u16 {
+        self.borders.count()
+    }
+
+    /// Why a shard is not there, as the root's view sees it.
+    pub fn no_shard(&self, shard: u16) -> Error {
+        if shard < self.shard_count() {
+            return Error::retry(format!(
+                "use shard {shard}: this node does not have it (yet): ask again"
+            ));
+        }
+        let count = self.shard_count();
+        Error::not_found(format!("use shard {shard}: there are {count}, from 0 on: check the id"))
     }
 
     /// What is known of names alone.
@@ -39,9 +72,9 @@ impl Namespace {
         self.names.list(&self.chunks, path, after, limit)
     }
 
-    /// See [`Names::resolve`].
+    /// See [`resolve`]; within this shard.
     pub fn resolve(&self, path: &str) -> Result<(String, FileInfo)> {
-        self.names.resolve(&self.chunks, path)
+        resolve(self, &|_| Ok(self), path)
     }
 
     /// See [`Names::files_of`].

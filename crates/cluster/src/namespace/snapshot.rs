@@ -4,6 +4,7 @@
 //! the reason and never panics.
 
 use super::Namespace;
+use crate::borders::Borders;
 use crate::chunks::Chunks;
 use crate::names::Names;
 use holdfast_base::stream::{Source, Writer, collect, read_all};
@@ -11,7 +12,9 @@ use holdfast_base::{Error, Result};
 use std::ops::RangeInclusive;
 
 const MAGIC: [u8; 4] = *b"HFNV";
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
+/// Written as long as no shard was added, and none was given a directory: as it was before there were any.
+const VERSION_WITHOUT_BORDERS: u8 = 3;
 /// Its chunks know of no attempt at a rewrite.
 pub(crate) const VERSION_BEFORE_ATTEMPTS: u8 = 2;
 /// Its chunks want as many copies as they have replicas, and remember none that was dropped.
@@ -61,11 +64,15 @@ impl Namespace {
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
         out.begin_crc();
         out.put_with(|out| out.extend_from_slice(&MAGIC));
-        out.put(&VERSION);
+        let plain = self.borders.is_plain();
+        out.put(if plain { &VERSION_WITHOUT_BORDERS } else { &VERSION });
         self.chunks.write(out);
         self.names.write(&self.chunks, out);
         self.names.write_detached(out);
         self.chunks.write_freed(out);
+        if !plain {
+            self.borders.write(out);
+        }
         let crc = out.crc();
         out.put(&crc);
     }
@@ -84,15 +91,21 @@ impl Namespace {
 
     fn read_body(version: u8, source: &mut Source<'_>) -> Result<Namespace> {
         let mut chunks = Chunks::read(version, source)?;
-        let mut names = Names::hollow();
+        let shard = chunks.shard();
+        let mut names = Names::hollow(shard);
         names.read(&mut chunks, source)?;
         let detached = source.get()?;
         chunks.read_freed(source)?;
+        let borders = match version {
+            VERSION => Borders::read(shard, source)?,
+            _ => Borders::new(shard),
+        };
         check_end(source)?;
         names.restore_detached(detached)?;
         names.restore_tree()?;
         chunks.check_freed()?;
         names.take_chunks(&chunks)?;
-        Ok(Namespace { names, chunks })
+        names.check_borders(&borders)?;
+        Ok(Namespace { names, chunks, borders })
     }
 }

@@ -4,7 +4,7 @@
 //! from the views to tasks and to copies that may go. Called by the leader and its keeper.
 
 use super::MS;
-use super::field::{Task, bytes_of};
+use super::field::{Task, bytes_of, known};
 use crate::chunks::{Chunk, Chunks};
 use crate::cluster::ClusterView;
 use crate::command::REPLICAS_MAX;
@@ -48,11 +48,11 @@ fn of(fills: &Fills, store: &StoreId) -> Fill {
 }
 
 /// Of all disk stores that are there to stay.
-fn fills(chunks: &Chunks, view: &ClusterView) -> Fills {
+fn fills(shards: &[&Chunks], view: &ClusterView) -> Fills {
     let stays =
         view.stores().filter(|(store, info)| info.tier == Tier::Disk && stays(view, *store));
     let fill = |(store, info): (StoreId, &crate::cluster::StoreInfo)| {
-        let used = chunks.on(store).map(bytes_of).sum();
+        let used = shards.iter().flat_map(|chunks| chunks.on(store)).map(bytes_of).sum();
         (store, Fill { used, free: u64::from(info.free_mib) * MIB })
     };
     stays.map(fill).collect()
@@ -94,8 +94,8 @@ fn is_settled(view: &ClusterView, chunk: &Chunk) -> bool {
 
 /// What should move where, so that all stores come near to the same filling. Each move makes the
 /// two stores more alike, so that moves come to an end.
-fn moves(chunks: &Chunks, view: &ClusterView) -> Vec<Task> {
-    let mut fills = fills(chunks, view);
+fn moves(shards: &[&Chunks], view: &ClusterView) -> Vec<Task> {
+    let mut fills = fills(shards, view);
     let all = fills.values().fold(Fill::default(), |all, fill| Fill {
         used: all.used + fill.used,
         free: all.free + fill.free,
@@ -110,7 +110,7 @@ fn moves(chunks: &Chunks, view: &ClusterView) -> Vec<Task> {
     donors.sort_by(|a, b| b.1.total_cmp(&a.1));
     let mut moves = BTreeMap::new();
     for (donor, _) in donors {
-        for chunk in chunks.on(donor) {
+        for chunk in shards.iter().flat_map(|chunks| chunks.on(donor)) {
             let (bytes, from) = (bytes_of(chunk), of(&fills, &donor));
             if moves.len() == MOVES_MAX || from.share() <= mean {
                 break;
@@ -151,8 +151,8 @@ fn suits(view: &ClusterView, chunk: &Chunk, donor: StoreId, taker: &Candidate) -
 /// those without which the chunk is on as many hosts and racks as it can be. Of those on lost
 /// stores, which are remembered in case they come back, the one whose node joined first: there is
 /// room for [`REPLICAS_MAX`] of both kinds only.
-pub fn surplus(chunks: &Chunks, view: &ClusterView) -> Vec<(ChunkId, Generation, StoreId)> {
-    let mut known = None;
+pub fn surplus(shards: &[&Chunks], view: &ClusterView) -> Vec<(ChunkId, Generation, StoreId)> {
+    let mut filled = None;
     let mut goes = |chunk: &Chunk| {
         let (held, lost) = held_and_lost(view, chunk);
         let copies = chunk.copies as usize;
@@ -163,7 +163,7 @@ pub fn surplus(chunks: &Chunks, view: &ClusterView) -> Vec<(ChunkId, Generation,
         if held.len() <= copies || !held.iter().all(|store| stays(view, *store)) {
             return None;
         }
-        let fills = known.get_or_insert_with(|| fills(chunks, view));
+        let fills = filled.get_or_insert_with(|| fills(shards, view));
         let left = |store: StoreId| held.iter().copied().filter(move |s| *s != store);
         let rank = |store: StoreId| (spread(view, left(store)), of(fills, &store).share());
         let better = |a: &StoreId, b: &StoreId| {
@@ -175,7 +175,7 @@ pub fn surplus(chunks: &Chunks, view: &ClusterView) -> Vec<(ChunkId, Generation,
     let many = |chunk: &&Chunk| {
         chunk.replicas.len() > chunk.copies as usize && chunk.is_kept() && chunk.tier == Tier::Disk
     };
-    let many = chunks.iter().filter(many);
+    let many = shards.iter().flat_map(|chunks| chunks.iter()).filter(many);
     many.filter_map(|chunk| Some((chunk.id, chunk.generation, goes(chunk)?))).collect()
 }
 
@@ -188,10 +188,10 @@ pub struct Balance {
 
 impl Balance {
     /// The tasks for now, where nothing is short.
-    pub fn tasks(&mut self, now_ns: u64, chunks: &Chunks, view: &ClusterView) -> Vec<Task> {
+    pub fn tasks(&mut self, now_ns: u64, shards: &[&Chunks], view: &ClusterView) -> Vec<Task> {
         let takers = if self.moves.is_empty() { Vec::new() } else { candidates(view, Tier::Disk) };
         self.moves.retain(|task| {
-            let chunk = chunks.get(task.chunk);
+            let chunk = known(shards, task.chunk);
             let holds = |store: StoreId| task.holders.contains(&store);
             chunk.is_some_and(|chunk| {
                 chunk.generation == task.generation
@@ -201,7 +201,7 @@ impl Balance {
         });
         if self.moves.is_empty() && now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_MS * MS;
-            self.moves = moves(chunks, view);
+            self.moves = moves(shards, view);
         }
         self.moves.clone()
     }

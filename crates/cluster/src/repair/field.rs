@@ -65,11 +65,22 @@ pub struct Nodes {
     pub places: BTreeMap<StoreId, Place>,
 }
 
-/// What is short of copies, fewest live ones first; those of which nothing is left are no tasks.
-pub fn tasks(chunks: &Chunks, view: &ClusterView) -> Vec<Task> {
-    let short = chunks.short(|store| view.store_counts(store));
+/// What one of these shards knows of a chunk.
+pub(super) fn known<'a>(shards: &[&'a Chunks], chunk: ChunkId) -> Option<&'a Chunk> {
+    shards.iter().find(|chunks| chunks.shard() == chunk.shard())?.get(chunk)
+}
+
+/// What is short of copies, of any shard, fewest live ones first; those of which nothing is left are no
+/// tasks.
+pub fn tasks(shards: &[&Chunks], view: &ClusterView) -> Vec<Task> {
+    let short_of = |chunks: &&Chunks| chunks.short(|store| view.store_counts(store));
+    let mut short: Vec<ShortChunk> = shards.iter().flat_map(short_of).collect();
+    if shards.len() > 1 {
+        // Each shard's are in this order.
+        short.sort_unstable();
+    }
     let task = |short: ShortChunk| {
-        let chunk = chunks.get(short.chunk)?;
+        let chunk = known(shards, short.chunk)?;
         // One that was sealed empty may never have been made anywhere: there is nothing to copy. And
         // what is in memory stays with its process, also where its node never comes back.
         let in_memory = chunk.tier == Tier::Dram && !planted!("repair.memory-is-copied");

@@ -52,7 +52,7 @@ impl Keeper {
 
     fn is_worth(&self, held: &Held) -> Result<bool> {
         let info = &held.info;
-        self.node.read_chunks(|view, _| {
+        self.node.read_chunk(info.chunk, |view, _| {
             view.get(info.chunk).is_some_and(|known| {
                 let dead = info.stored_bytes.saturating_sub(known.live_bytes);
                 matches!(known.state, ChunkState::Sealed | ChunkState::Closed)
@@ -72,7 +72,7 @@ impl Keeper {
         let (chunk, node) = (held.info.chunk, &self.node);
         // Nothing alive: it is unlinked instead.
         let Some(next) = node.begin_rewrite(chunk)? else { return Ok(()) };
-        let live = node.read_chunks(|view, _| {
+        let live = node.read_chunk(chunk, |view, _| {
             view.get(chunk).filter(|known| is_ready(known))?;
             Some(view.live_slots(chunk)?.into_iter().collect::<BTreeSet<Slot>>())
         })?;
@@ -109,11 +109,11 @@ impl Keeper {
             return Ok(());
         }
         let lost = |store: StoreId| node.is_lost(store);
-        let gone: Vec<ChunkId> = node.read_chunks(|view, _| {
+        let gone: Vec<ChunkId> = node.gather_chunks(|view| {
             let none_left = view.short(|store| !lost(store)).into_iter();
             let none_left = none_left.take_while(|short| short.live == 0).map(|short| short.chunk);
             let has_old = |id: &ChunkId| view.get(*id).is_some_and(|c| !c.old.is_empty());
-            none_left.filter(has_old).collect()
+            none_left.filter(has_old).collect::<Vec<_>>()
         })?;
         for chunk in gone.into_iter().take(self.options.compactions) {
             if self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns) {

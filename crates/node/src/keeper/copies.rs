@@ -46,11 +46,11 @@ impl Keeper {
     /// reach the log) are sealed as a silent writer's are.
     pub(super) fn end_short(&mut self, now_ns: u64) -> Result<()> {
         let node = self.node.clone();
-        let open: Vec<Chunk> = node.read_chunks(|view, _| {
+        let open: Vec<Chunk> = node.gather_chunks(|view| {
             let mine = view.open().filter(|chunk| chunk.node == node.id);
             let shared =
                 |chunk: &&Chunk| chunk.copies > 1 || !node.replicator.is_alone(&chunk.replicas);
-            mine.filter(shared).cloned().collect()
+            mine.filter(shared).cloned().collect::<Vec<_>>()
         })?;
         let short: BTreeSet<ChunkId> = node.cluster.read(|view, _| {
             let takers = [Tier::Dram, Tier::Disk].map(|tier| self.takers(view, tier));
@@ -89,8 +89,8 @@ impl Keeper {
     pub(super) fn leave_closed_stores(&mut self, _now_ns: u64) -> Result<()> {
         let node = self.node.clone();
         let open = node.packed.open_chunks();
-        let replicas: Vec<(ChunkId, Vec<StoreId>)> = node.read_chunks(|view, _| {
-            let known = |chunk: &ChunkId| Some((*chunk, view.get(*chunk)?.replicas.clone()));
+        let replicas: Vec<(ChunkId, Vec<StoreId>)> = node.read_all(|all| {
+            let known = |chunk: &ChunkId| Some((*chunk, all.chunk(*chunk).ok()??.replicas.clone()));
             open.iter().filter_map(known).collect()
         })?;
         let closed: Vec<ChunkId> = node.cluster.read(|view, _| {
@@ -111,7 +111,7 @@ impl Keeper {
 
     /// The leader has chunks that were made on a single host copied, once there are others.
     pub(super) fn raise_copies(&mut self, now_ns: u64) -> Result<()> {
-        let node = &self.node;
+        let node = self.node.clone();
         if now_ns < self.copies_next_ns
             || !node.leads()
             || !node.cluster.read(|view, _| several_hosts(view, Tier::Disk))?
@@ -119,7 +119,14 @@ impl Keeper {
             return Ok(());
         }
         self.copies_next_ns = now_ns + RAISE_EVERY_MS * 1_000_000;
-        let chunks: Vec<ChunkId> = node.read_chunks(|view, _| {
+        for (shard, _) in node.shards.all() {
+            self.raise_copies_of(shard, now_ns)?;
+        }
+        Ok(())
+    }
+
+    fn raise_copies_of(&mut self, shard: u16, now_ns: u64) -> Result<()> {
+        let chunks: Vec<ChunkId> = self.node.read_chunks(shard, |view, _| {
             let wants = |chunk: &&Chunk| {
                 chunk.tier == Tier::Disk
                     && chunk.durability == Durability::Durable
@@ -135,7 +142,7 @@ impl Keeper {
             self.copies_next_ns = now_ns;
         }
         let raise = Command::RaiseCopies { chunks, copies: COPIES as u8 };
-        node.command_and_wait(&raise, Durability::Durable).map(|_| ())
+        self.node.command_and_wait(shard, &raise, Durability::Durable).map(|_| ())
     }
 
     /// The leader drops replicas on draining nodes that nobody needs any more; their nodes then
@@ -167,7 +174,7 @@ impl Keeper {
             // Whoever is to be taken away should not lead.
             return node.resign();
         }
-        let spare: Vec<(ChunkId, Generation, StoreId)> = node.read_chunks(|view, _| {
+        let mut spare: Vec<(ChunkId, Generation, StoreId)> = node.gather_chunks(|view| {
             let spared = |chunk: &&Chunk| {
                 let others = chunk.replicas.iter().filter(|store| staying.contains(store));
                 // What was sealed empty needs no copies.
@@ -178,8 +185,10 @@ impl Keeper {
                 let spared = view.on(store).filter(spared);
                 spared.map(move |chunk| (chunk.id, chunk.generation, store))
             };
-            draining.iter().flat_map(|store| on(*store)).take(DROPS_MAX.size()).collect()
+            let spare = draining.iter().flat_map(|store| on(*store));
+            spare.take(DROPS_MAX.size()).collect::<Vec<_>>()
         })?;
+        spare.truncate(DROPS_MAX.size());
         self.drop_replicas(&spare)
     }
 
@@ -191,8 +200,8 @@ impl Keeper {
             return Ok(());
         }
         self.surplus_next_ns = now_ns + SURPLUS_EVERY_MS * 1_000_000;
-        let mut surplus = node.read_chunks(|namespace, _| {
-            node.cluster.read(|view, _| repair::surplus(namespace, view))
+        let mut surplus = node.read_all_chunks(|shards| {
+            node.cluster.read(|view, _| repair::surplus(shards, view))
         })??;
         surplus.truncate(DROPS_MAX.size());
         self.drop_replicas(&surplus)
@@ -204,7 +213,7 @@ impl Keeper {
         }
         for (chunk, generation, store) in replicas.iter().copied() {
             let drop = Command::DropReplica { chunk, generation, store, lost: false };
-            match self.node.command_and_wait(&drop, Durability::Durable) {
+            match self.node.command_and_wait(chunk.shard(), &drop, Durability::Durable) {
                 // It was deleted or switched meanwhile.
                 Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound) => {}
                 other => {

@@ -17,9 +17,9 @@ impl Keeper {
     pub fn settle(&mut self) -> Result<()> {
         for held in self.held() {
             let (chunk, info) = (held.info.chunk, held.info);
-            let (known, was_allocated) = self
-                .node
-                .read_chunks(|view, _| (view.get(chunk).cloned(), view.was_allocated(chunk)))?;
+            let (known, was_allocated) = self.node.read_chunk(chunk, |view, _| {
+                (view.get(chunk).cloned(), view.was_allocated(chunk))
+            })?;
             let Some(known) = known else {
                 if was_allocated {
                     self.let_go_again(&held, held.info.generation);
@@ -150,9 +150,9 @@ impl Keeper {
     fn settle_old(&self, held: &Held, current: Generation) -> Result<()> {
         let chunk = held.info.chunk;
         for generation in held.store.other_generations(chunk) {
-            let named = self
-                .node
-                .read_chunks(|view, _| view.names_replica(chunk, generation, held.store_id))?;
+            let named = self.node.read_chunk(chunk, |view, _| {
+                view.names_replica(chunk, generation, held.store_id)
+            })?;
             // A later one waits for its switch.
             if generation < current && !named {
                 self.let_go_again(held, generation);
@@ -188,11 +188,14 @@ impl Keeper {
         let unreported = planted!("node.missing-replica-unreported");
         for own in self.node.stores.iter() {
             let here: BTreeSet<ChunkId> = own.store.list().iter().map(|info| info.chunk).collect();
-            let missing: Vec<Chunk> = self.node.read_chunks(|view, _| {
+            let missing: Vec<Chunk> = self.node.gather_chunks(|view| {
                 let on = view.on(own.id);
                 // One without bytes may never have been made.
                 let gone = |known: &&Chunk| known.length > 0 && !here.contains(&known.id);
-                on.filter(|known| known.is_kept() && !unreported).filter(gone).cloned().collect()
+                on.filter(|known| known.is_kept() && !unreported)
+                    .filter(gone)
+                    .cloned()
+                    .collect::<Vec<_>>()
             })?;
             for known in missing {
                 self.node.report_finding(format!(
@@ -211,10 +214,10 @@ impl Keeper {
 
     /// What an earlier process of this node was writing with others: nobody goes on with it.
     fn end_former_chunks(&self) -> Result<()> {
-        let former: Vec<ChunkId> = self.node.read_chunks(|view, _| {
+        let former: Vec<ChunkId> = self.node.gather_chunks(|view| {
             let mine = view.open().filter(|known| known.node == self.node.id);
             let shared = mine.filter(|known| !self.node.replicator.is_alone(&known.replicas));
-            shared.map(|known| known.id).collect()
+            shared.map(|known| known.id).collect::<Vec<_>>()
         })?;
         for chunk in former {
             let node = self.node.clone();

@@ -5,8 +5,7 @@
 use super::Keeper;
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Tier};
-use holdfast_cluster::Command;
-use holdfast_cluster::{Chunk, ChunkState};
+use holdfast_cluster::{Chunk, ChunkState, Command, Namespace};
 use std::collections::BTreeMap;
 
 /// What is seen of a file: its chunks, whether the last one is open, and its acknowledged bytes.
@@ -31,10 +30,13 @@ impl Keeper {
         let idle_ns = self.options.unclosed_idle_ms.saturating_mul(1_000_000);
         self.unclosed.next_ns = now_ns + rest_ns.min(idle_ns.max(8)) / 8;
         let node = self.node.clone();
-        let files: Vec<(FileId, Vec<Chunk>)> = node.namespace.read(|view, _| {
-            let chunks = |ids: Vec<ChunkId>| ids.into_iter().filter_map(|id| view.chunks().get(id));
-            let files = view.unclosed().into_iter();
-            files.map(|file| (file.file, chunks(file.chunks).cloned().collect())).collect()
+        let files: Vec<(FileId, Vec<Chunk>)> = node.read_all(|all| {
+            let chunks = |ids: Vec<ChunkId>| {
+                let known = ids.into_iter().filter_map(|id| all.chunk(id).ok()?);
+                known.cloned().collect()
+            };
+            let files = all.iter().flat_map(Namespace::unclosed);
+            files.map(|file| (file.file, chunks(file.chunks))).collect()
         })?;
         let before = std::mem::take(&mut self.unclosed.seen);
         for (file, chunks) in files {

@@ -64,7 +64,7 @@ impl Keeper {
     fn unnamed_of(&self, held: &Held) -> Result<Vec<Generation>> {
         let (store, chunk, current) = (held.store_id, held.info.chunk, held.info.generation);
         let beside = held.store.other_generations(chunk);
-        self.node.read_chunks(|view, _| {
+        self.node.read_chunk(chunk, |view, _| {
             let is_named = |at: &Generation| view.names_replica(chunk, *at, store);
             let Some(known) = view.get(chunk) else {
                 return if view.was_allocated(chunk) { vec![current] } else { Vec::new() };

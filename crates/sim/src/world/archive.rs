@@ -10,8 +10,10 @@ use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is folded anew.
-const TOPICS: [&str; 2] = [CLUSTER_TOPIC, NAMESPACE_TOPIC];
+/// Whether a topic is folded anew.
+fn is_kept(topic: &str) -> bool {
+    topic == CLUSTER_TOPIC || topic.starts_with("namespace/")
+}
 
 pub struct Archive {
     pub log: Arc<Gapped>,
@@ -23,7 +25,7 @@ impl Archive {
         let options =
             LogOptions { drive: Drive::Pump, segment_bytes: 1 << 20, ..LogOptions::default() };
         let log = EmbeddedLog::open(Arc::new(SimDisk::new(1)), Path::new("/archive"), options)?;
-        TOPICS.iter().try_for_each(|topic| log.create(topic))?;
+        [CLUSTER_TOPIC, NAMESPACE_TOPIC].iter().try_for_each(|topic| log.create(topic))?;
         Ok(Archive { log: Arc::new(Gapped(Arc::new(log))) })
     }
 
@@ -31,11 +33,11 @@ impl Archive {
     pub fn follow(&self, kept: &EmbeddedLog) -> Result<bool> {
         let mut trimmed = false;
         // Gaps, too: indices are as they were.
-        for topic in TOPICS {
-            // Brokers have none before the first node has made it.
-            if !kept.topics().iter().any(|there| there == topic) {
+        for topic in &kept.topics() {
+            if !is_kept(topic) {
                 continue;
             }
+            self.log.create(topic)?;
             trimmed |= kept.info(topic)?.first > Index(1);
             loop {
                 let next = self.log.0.info(topic)?.next;

@@ -9,13 +9,15 @@ use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
 use holdfast_cluster::Chunk;
+use holdfast_cluster::borders::unfinished;
+use holdfast_cluster::topics::namespace_topic;
 use holdfast_cluster::{
-    CLUSTER_TOPIC, ChunkState, ClusterView, Location, NAMESPACE_TOPIC, Namespace, NodeState, repair,
+    CLUSTER_TOPIC, ChunkState, ClusterView, Location, Namespace, NodeState, repair,
 };
 use holdfast_env::{Disk, SeededRng};
 use holdfast_log::{Log, Scope};
 use holdfast_node::Node;
-use holdfast_view::{Fold, FoldOptions, FoldStatus, SnapshotStore, View};
+use holdfast_view::{Context, Fold, FoldOptions, FoldStatus, SnapshotStore, View};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -60,7 +62,7 @@ impl World {
     /// Whether every chunk has copies on two other disks.
     pub(super) fn can_lose(&self, victim: &Arc<Cell>) -> bool {
         let Some(host) = self.host() else { return false };
-        let chunks = host.read_chunks(|view, _| {
+        let chunks = host.gather_chunks(|view| {
             let kept = view.iter().filter(|chunk| chunk.state != ChunkState::Doomed);
             // What is in memory is promised to nobody.
             let kept = kept.filter(|chunk| chunk.tier == Tier::Disk);
@@ -87,10 +89,10 @@ impl World {
     /// they lose.
     pub(super) fn check_synced(&self, gateway: usize, path: &str) {
         let Some(node) = self.cells[gateway - 1].node() else { return };
-        let found = node.namespace.read(|view, _| {
-            let info = view.lookup(path)?;
+        let found = node.read_all(|all| {
+            let info = all.lookup(path).ok()??;
             let Location::Packed { pointer } = info.location else { return None };
-            Some((pointer, view.chunks().get(pointer.chunk)?.replicas.clone()))
+            Some((pointer, all.chunk(pointer.chunk).ok()??.replicas.clone()))
         });
         let Ok(Some((pointer, replicas))) = found else { return };
         if self.schedule.nodes < 2 {
@@ -123,11 +125,12 @@ impl World {
         let (lost, other_leads) = states.unwrap_or_default();
         self.shared.sometimes(lost, "a node was lost");
         self.shared.sometimes(other_leads, "another node led");
-        let seals = node.read_chunks(|view, _| view.iter().any(|c| !c.dropped.is_empty()));
-        self.shared.sometimes(seals.unwrap_or_default(), "a replica was dropped");
+        let seals = node.gather_chunks(|view| Some(view.iter().any(|c| !c.dropped.is_empty())));
+        self.shared.sometimes(seals.unwrap_or_default().contains(&true), "a replica was dropped");
         let generations =
-            node.read_chunks(|view, _| view.iter().any(|chunk| chunk.generation.0 > 0));
-        self.shared.sometimes(generations.unwrap_or_default(), "a chunk was compacted");
+            node.gather_chunks(|view| Some(view.iter().any(|chunk| chunk.generation.0 > 0)));
+        let generations = generations.unwrap_or_default().contains(&true);
+        self.shared.sometimes(generations, "a chunk was compacted");
     }
 
     /// After the faults: nothing is short, nothing differs, nothing is gone.
@@ -197,8 +200,13 @@ impl World {
         if let Ok(Some((id, state))) = silent {
             return Some(format!("node {id} does not count as what it is, but as {state:?}"));
         }
-        let short = host.namespace.read(|namespace, _| {
-            host.cluster.read(|view, _| repair::tasks(namespace.chunks(), view)).unwrap_or_default()
+        match host.read_all(unfinished) {
+            Ok(moves) if moves.is_empty() => {}
+            Ok(moves) => return Some(format!("a move is not finished: {:?}", moves[0])),
+            Err(e) => return Some(e.to_string()),
+        }
+        let short = host.read_all_chunks(|shards| {
+            host.cluster.read(|view, _| repair::tasks(shards, view)).unwrap_or_default()
         });
         match short {
             Ok(short) if short.is_empty() => {}
@@ -206,12 +214,14 @@ impl World {
             Err(e) => return Some(e.to_string()),
         }
         // Last, for whatever else goes on adds entries, and others see those that are durable.
-        let reached = host.namespace.applied();
-        let behind =
-            |cell: &&Arc<Cell>| cell.node().is_some_and(|node| node.namespace.applied() != reached);
+        let applied = |node: &Node| -> Vec<Index> {
+            node.shards.all().map(|(_, fold)| fold.applied()).collect()
+        };
+        let reached = applied(&host);
+        let behind = |cell: &&Arc<Cell>| cell.node().is_some_and(|node| applied(&node) != reached);
         let behind = self.cells.iter().find(behind)?;
-        let at = behind.node()?.namespace.applied();
-        Some(format!("{} is at {at}, the log's host at {reached}", behind.address))
+        let at = applied(&*behind.node()?);
+        Some(format!("{} is at {at:?}, the log's host at {reached:?}", behind.address))
     }
 
     /// Every name through every gateway: what was acknowledged, the same everywhere.
@@ -292,10 +302,10 @@ impl World {
         let Some(host) = self.host() else { return Ok(()) };
         self.check_leaks(&host)?;
         let chunks: Vec<Chunk> = host
-            .read_chunks(|view, _| {
+            .gather_chunks(|view| {
                 // What was sealed empty may be nowhere.
                 let kept = view.iter().filter(|chunk| chunk.is_kept() && chunk.length > 0);
-                kept.cloned().collect()
+                kept.cloned().collect::<Vec<_>>()
             })
             .unwrap_or_default();
         for chunk in chunks {
@@ -334,7 +344,7 @@ impl World {
                     all.map(move |generation| (info.chunk, generation))
                 });
                 for (chunk, generation) in files {
-                    let leaked = host.read_chunks(|view, _| match view.get(chunk) {
+                    let leaked = host.read_chunk(chunk, |view, _| match view.get(chunk) {
                         Some(known) => {
                             generation <= known.generation
                                 && !view.names_replica(chunk, generation, own.id)
@@ -348,7 +358,7 @@ impl World {
                             own.id,
                             own.store.list_from(chunk, 1),
                             own.store.other_generations(chunk),
-                            host.read_chunks(|view, _| {
+                            host.read_chunk(chunk, |view, _| {
                                 let known = view.get(chunk)?;
                                 let (old, dropped) = (known.old.clone(), known.dropped.clone());
                                 Some((known.generation, known.replicas.clone(), old, dropped))
@@ -386,22 +396,31 @@ impl World {
     /// All views are the same, and the same as the log folded anew.
     pub(super) fn check_views(&self) {
         self.keep_log();
-        let fresh = self.new_fold::<Namespace>(NAMESPACE_TOPIC);
-        let fresh_cluster = self.new_fold::<ClusterView>(CLUSTER_TOPIC);
-        let (fresh, fresh_cluster) = match (fresh, fresh_cluster) {
-            (Ok(one), Ok(two)) => (one, two),
-            (Err(e), _) | (_, Err(e)) => {
-                return self.shared.violate(format!("fold the log anew: {e}"));
-            }
+        let Some(host) = self.host() else { return };
+        let of_all = |node: &Node| {
+            let shards = node.shards.all();
+            let shards = shards.map(|(shard, fold)| (namespace_topic(shard), fold.status()));
+            let cluster = (CLUSTER_TOPIC.to_owned(), node.cluster.status());
+            shards.chain([cluster]).collect::<Vec<_>>()
         };
-        self.check_stale(NAMESPACE_TOPIC, &fresh);
-        self.check_stale(CLUSTER_TOPIC, &fresh_cluster);
-        for cell in &self.cells {
-            let Some(node) = cell.node() else { continue };
-            let namespace = node.namespace.status();
-            let cluster = node.cluster.status();
-            self.compare(cell, "namespace", &namespace, &fresh);
-            self.compare(cell, "cluster", &cluster, &fresh_cluster);
+        for (at, (topic, _)) in of_all(&host).into_iter().enumerate() {
+            let shard = u16::try_from(at).unwrap_or_default();
+            let fresh = match topic == CLUSTER_TOPIC {
+                true => self.new_fold::<ClusterView>(Context::of(&topic)),
+                false => self.new_fold::<Namespace>(Context { shard, ..Context::of(&topic) }),
+            };
+            let fresh = match fresh {
+                Ok(fresh) => fresh,
+                Err(e) => return self.shared.violate(format!("fold `{topic}` anew: {e}")),
+            };
+            self.check_stale(&topic, &fresh);
+            for cell in &self.cells {
+                let Some(node) = cell.node() else { continue };
+                match of_all(&node).iter().find(|(of, _)| *of == topic) {
+                    Some((_, status)) => self.compare(cell, &topic, status, &fresh),
+                    None => self.shared.violate(format!("{} has no `{topic}`", cell.address)),
+                }
+            }
         }
     }
 
@@ -479,12 +498,12 @@ impl World {
         self.shared.sometimes(status.applied == fresh.applied && same, "a view equals its replay");
     }
 
-    fn new_fold<V: View>(&self, topic: &str) -> Result<FoldStatus> {
+    fn new_fold<V: View>(&self, context: Context) -> Result<FoldStatus> {
         let disk = Arc::new(SimDisk::new(1));
         let snapshots = SnapshotStore { disk, directory: PathBuf::from("/fresh") };
         let options = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
         let log = self.archive.log.clone();
-        let fold = Fold::<V>::open_follower(log, topic, snapshots, options)?;
+        let fold = Fold::<V>::open_follower(log, context, snapshots, options)?;
         Ok(fold.status())
     }
 

@@ -10,7 +10,7 @@ use crate::SimNet;
 use crate::task::sleep;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_base::ids::{FileId, Sequence, SessionId};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::PeerReply;
@@ -65,7 +65,7 @@ struct Kept {
 }
 
 /// What became of a change.
-enum Fate {
+pub(super) enum Fate {
     Done(PeerReply),
     /// It was not carried out.
     Refused(Error),
@@ -125,6 +125,9 @@ impl Client {
         if self.session.is_none() && !self.open_session().await {
             return self.visitor.pause().await;
         }
+        if self.visitor.shared.shards > 0 && self.visitor.below(24) == 0 {
+            self.move_own().await;
+        }
         match self.visitor.below(20) {
             0..=6 => self.put().await,
             7..=8 => self.write_large().await,
@@ -147,8 +150,47 @@ impl Client {
         self.session.is_some()
     }
 
+    /// Where its files are.
+    pub(super) fn directory(&self) -> String {
+        format!("/{}", self.visitor.name)
+    }
+
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.model().there().into_iter().collect()
+    }
+
+    /// Of its own, those that it began and gave up.
+    pub(super) async fn unclosed(&self) -> Vec<FileId> {
+        let below = format!("{}/", self.directory());
+        let told = self.ask(wire::OP_UNCLOSED, Vec::new()).await;
+        let files = told.and_then(|told| Ok(Vec::<msg::Unclosed>::from_bytes(&told.meta)?));
+        let files = files.unwrap_or_default().into_iter();
+        files.filter(|file| file.path.starts_with(&below)).map(|file| file.file).collect()
+    }
+
+    pub(super) fn any_shard(&self) -> u16 {
+        let shards = u64::from(self.visitor.shared.shards);
+        if self.visitor.below(2) == 0 { 0 } else { 1 + self.visitor.below(shards) as u16 }
+    }
+
+    pub(super) fn forget_kept(&mut self) {
+        self.kept = None;
+    }
+
+    pub(super) async fn ask(&self, opcode: u16, meta: Vec<u8>) -> Result<PeerReply> {
+        self.visitor.ask(self.gateway, opcode, meta, None).await
+    }
+
+    pub(super) fn note(&self, what: &str) {
+        self.visitor.note(what);
+    }
+
+    pub(super) fn violate(&self, what: &str) {
+        self.visitor.violate(what);
+    }
+
     /// Sends a numbered request until somebody answers.
-    async fn change<M: Encode>(
+    pub(super) async fn change<M: Encode>(
         &mut self,
         opcode: u16,
         body: Option<&[u8]>,
@@ -206,7 +248,7 @@ impl Client {
     }
 
     /// Carries out a change of the directory, and keeps the model.
-    async fn carry_out<M: Encode>(
+    pub(super) async fn carry_out<M: Encode>(
         &mut self,
         change: Change,
         opcode: u16,

@@ -25,7 +25,7 @@ pub(super) struct Copies {
     freed: Option<Index>,
     reached: VecDeque<(Index, u64)>,
     /// How far the node had read whose copies were looked at last.
-    looked_at: Index,
+    looked_at: Vec<Index>,
     slept_ns: u64,
 }
 
@@ -55,14 +55,16 @@ impl World {
             return;
         }
         // Whoever has read most of the log may be gone, and nobody else as far yet.
-        let reached = host.namespace.applied();
-        if std::mem::replace(&mut locked(&self.copies).looked_at, reached) > reached {
+        let reached: Vec<Index> = host.shards.all().map(|(_, fold)| fold.applied()).collect();
+        let before = std::mem::replace(&mut locked(&self.copies).looked_at, reached.clone());
+        let less = |(before, now): (&Index, &Index)| before > now;
+        if before.len() > reached.len() || before.iter().zip(&reached).any(less) {
             return;
         }
         let chunks: Vec<Chunk> = host
-            .read_chunks(|view, _| {
+            .gather_chunks(|view| {
                 let kept = |chunk: &&Chunk| chunk.is_kept() && chunk.length > 0 && chunk.copies > 1;
-                view.iter().filter(kept).cloned().collect()
+                view.iter().filter(kept).cloned().collect::<Vec<_>>()
             })
             .unwrap_or_default();
         let draining = host.cluster.read(|view, _| {
@@ -106,7 +108,7 @@ impl World {
 
     /// What a gateway shows of an open chunk is on every replica.
     fn look_at_open(&self, host: &Node) {
-        let open = host.read_chunks(|view, _| view.open().cloned().collect::<Vec<_>>());
+        let open = host.gather_chunks(|view| view.open().cloned().collect::<Vec<_>>());
         for chunk in open.unwrap_or_default().iter().filter(|chunk| chunk.kind == ChunkKind::Raw) {
             let Some(writer) =
                 self.cells.iter().filter_map(|c| c.node()).find(|n| n.id == chunk.node)
@@ -132,7 +134,7 @@ impl World {
 
     /// What was freed stays for its readers' grace, behind the moment in which it was seen first.
     fn look_at_grace(&self, host: &Node) {
-        let Ok(oldest) = host.read_chunks(|view, _| view.freed().1) else { return };
+        let Ok(oldest) = host.read_chunks(0, |view, _| view.freed().1) else { return };
         let now_ns = self.net.now_ns();
         let mut seen = locked(&self.copies);
         let gone = seen.freed.filter(|before| oldest.is_none_or(|oldest| oldest > *before));
@@ -160,7 +162,7 @@ impl World {
     /// the grace from when it has applied the entry itself.
     fn note_reached(&self) {
         let nodes = self.cells.iter().filter_map(|cell| cell.node());
-        let Some(applied) = nodes.map(|node| node.namespace.applied()).max() else { return };
+        let Some(applied) = nodes.map(|node| node.shards.root().applied()).max() else { return };
         let now_ns = self.net.now_ns();
         let mut seen = locked(&self.copies);
         if seen.reached.back().is_none_or(|(last, _)| *last < applied) {

@@ -189,6 +189,11 @@ impl Visitor {
         self.shared.starts.load(Ordering::Relaxed)
     }
 
+    /// Whether a promise was broken, and nobody need go on.
+    pub fn is_over(&self) -> bool {
+        self.shared.is_over()
+    }
+
     /// Before the same is tried again.
     pub async fn pause(&self) {
         sleep(&self.net, (20 + self.below(400)) * MS).await;

@@ -136,6 +136,11 @@ impl Model {
         self.ever.keys().cloned().collect()
     }
 
+    /// Names that there may be files of.
+    pub fn there(&self) -> BTreeSet<String> {
+        self.states.iter().flat_map(|files| files.keys().cloned()).collect()
+    }
+
     /// Names that some state has.
     pub fn any_path(&self, draw: u64) -> Option<String> {
         let files = self.states.first()?;

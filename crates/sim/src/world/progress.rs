@@ -126,10 +126,8 @@ impl World {
         if !reaches_log {
             return None;
         }
-        let found = leader.namespace.read(|namespace, _| {
-            leader
-                .cluster
-                .read(|view, _| (repair::tasks(namespace.chunks(), view), repair::Nodes::of(view)))
+        let found = leader.read_all_chunks(|shards| {
+            leader.cluster.read(|view, _| (repair::tasks(shards, view), repair::Nodes::of(view)))
         });
         let (tasks, nodes) = found.ok()?.ok()?;
         let cell = |store: &StoreId| {

@@ -34,7 +34,7 @@ fn open(disk: &SimDisk) -> holdfast_base::Result<Arc<Node>> {
 fn put(node: &Arc<Node>, path: &str, bytes: &[u8]) {
     let (pointer, done) = Answer::new();
     let (body, sums) = (Box::new(bytes.to_vec()), crcs(0, bytes));
-    node.pack(StorageClass::DEFAULT, FileId(0), path, body, sums, done);
+    node.pack(StorageClass::DEFAULT, (0, FileId(0)), path, body, sums, done);
     node.pump();
     let command = Command::Put {
         path: path.to_owned(),
@@ -76,7 +76,7 @@ fn a_flipped_bit_in_any_file_of_a_node_is_refused_or_reported_and_never_served()
         put(&node, &path, &bytes);
         wanted.insert(path, bytes);
         if i == 8 || i == 16 {
-            node.namespace.snapshot_now().unwrap();
+            node.shards.root().snapshot_now().unwrap();
         }
     }
     drop(node);
@@ -103,7 +103,7 @@ fn a_flipped_bit_in_any_file_of_a_node_is_refused_or_reported_and_never_served()
             }
             let told = read.is_err()
                 || !node.findings().is_empty()
-                || !node.namespace.status().reports.is_empty()
+                || !node.shards.root().status().reports.is_empty()
                 || !node.cluster.status().reports.is_empty();
             assert!(told || found == wanted, "{place}: something is missing in silence");
             if told { reported += 1 } else { harmless += 1 }

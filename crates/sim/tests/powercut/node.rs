@@ -132,7 +132,7 @@ impl World<'_> {
                 }
             }
             let (answer, done) = Answer::new();
-            self.node.namespace.open_session(Mode::Synced, done);
+            self.node.shards.root().open_session(Mode::Synced, done);
             self.node.pump();
             return Ok(answer.get().map(|session| {
                 model.session = Some(session);
@@ -158,7 +158,7 @@ impl World<'_> {
                 after.remove(&path);
                 self.change(model, Command::Delete { path, recursive: false }, after)
             }
-            (13, _) => Ok(self.node.namespace.snapshot_now().map(|_| ())),
+            (13, _) => Ok(self.node.shards.root().snapshot_now().map(|_| ())),
             (14, _) => {
                 // What recovery and retirement leave to do, and then the deleted bytes.
                 self.node.retire();
@@ -224,7 +224,7 @@ impl World<'_> {
     ) -> Outcome<Result<Pointer>> {
         let (answer, done) = Answer::new();
         let body = Box::new(bytes.to_vec());
-        self.node.pack(class, owner, hint, body, crcs(0, bytes), done);
+        self.node.pack(class, (0, owner), hint, body, crcs(0, bytes), done);
         self.node.pump();
         match answer.get() {
             Err(e) if !self.disk.crashed() => Err(format!("pack `{hint}`: {}", e.message)),
@@ -410,7 +410,7 @@ fn put_command(
 
 /// Every file below a directory but the loose ones, its bytes read and verified.
 pub fn read_tree(node: &Node, path: &str, files: &mut Files) -> Result<()> {
-    let page = node.namespace.read(|view, _| view.list(path, None, 100))??;
+    let page = node.shards.root().read(|view, _| view.list(path, None, 100))??;
     for entry in page.entries {
         let below = format!("{}/{}", path.trim_end_matches('/'), entry.name);
         if below == LOOSE {
@@ -425,7 +425,7 @@ pub fn read_tree(node: &Node, path: &str, files: &mut Files) -> Result<()> {
             Location::Inline {} => Vec::new(),
             Location::Packed { pointer } => own.store.read_needle(pointer)?.bytes.to_vec(),
             Location::Extents {} => {
-                let parts = node.namespace.read(|view, _| {
+                let parts = node.shards.root().read(|view, _| {
                     view.extents(entry.info.id).map(|(extents, rest)| (extents.to_vec(), rest))
                 })?;
                 let (extents, remainder) = parts.unwrap_or_default();
@@ -458,7 +458,7 @@ fn check(
     model: &mut Model,
     seen: &mut Seen,
 ) -> Outcome<Result<()>> {
-    let status = node.namespace.status();
+    let status = node.shards.root().status();
     seen.sometimes(status.snapshot.is_some(), "snapshot boot");
     let mut files = Files::new();
     if let Err(e) = read_tree(node, "/", &mut files) {
@@ -489,7 +489,7 @@ fn check(
 fn check_loose(disk: &SimDisk, node: &Node, model: &Model, seen: &mut Seen) -> Outcome<Result<()>> {
     let Some(own) = node.stores.iter().next() else { return Ok(Ok(())) };
     for (path, versions) in &model.loose {
-        let info = match node.namespace.read(|view, _| view.lookup(path)) {
+        let info = match node.shards.root().read(|view, _| view.lookup(path)) {
             Ok(info) => info,
             Err(e) => return Ok(Err(e)),
         };
@@ -516,7 +516,7 @@ fn check_unclosed(
     model: &Model,
     seen: &mut Seen,
 ) -> Outcome<Result<()>> {
-    let unclosed = match node.namespace.read(|view, _| view.unclosed()) {
+    let unclosed = match node.shards.root().read(|view, _| view.unclosed()) {
         Ok(unclosed) => unclosed,
         Err(e) => return Ok(Err(e)),
     };

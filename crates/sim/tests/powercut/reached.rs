@@ -35,7 +35,7 @@ fn make(node: &Arc<Node>, path: &str, durability: Durability) -> Index {
     node.propose(Call::default(), &command, durability, done);
     node.pump();
     answer.get().unwrap();
-    node.namespace.applied()
+    node.shards.root().applied()
 }
 
 #[test]
@@ -53,7 +53,8 @@ fn a_power_cut_is_never_taken_for_a_log_that_was_put_back() {
         let marked = cut.exists(Path::new("/data/REACHED")).unwrap();
         let node = open(&cut);
         assert_eq!(node.stopped_views(), Vec::<String>::new(), "cut {seed}");
-        let found = node.namespace.read(|view, _| (view.lookup("/kept"), view.lookup("/loose")));
+        let found =
+            node.shards.root().read(|view, _| (view.lookup("/kept"), view.lookup("/loose")));
         let (kept, found) = found.unwrap();
         assert!(kept.is_some(), "cut {seed} took what was durable");
         not_there += !marked as u32;

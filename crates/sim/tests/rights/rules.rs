@@ -349,6 +349,7 @@ pub fn of_admin() -> Vec<(u16, Vec<u8>, bool)> {
         (wire::OP_SLOWED, Vec::new(), false),
         (wire::OP_LOG_HOST, Vec::new(), false),
         (wire::OP_TOKENS, Vec::new(), false),
+        (wire::OP_SHARDS, Vec::new(), false),
         (wire::OP_ORDER, order.to_bytes(), true),
         (wire::OP_TOKEN_CREATE, new.to_bytes(), true),
         (wire::OP_VIEW_RUN, disk_view("in").to_bytes(), true),

@@ -51,7 +51,7 @@ impl<V: View> Machine<V> {
         Machine {
             context: context.clone(),
             view: V::begin(context),
-            sessions: Sessions::default(),
+            sessions: sessions_of(context),
             epoch: Index(0),
             term: Term::default(),
             applied: Index(0),
@@ -156,7 +156,7 @@ impl<V: View> Machine<V> {
         // What is inconsistent may panic once more when it goes.
         let _ = catch_unwind(AssertUnwindSafe(|| self.view.give_up(&self.context)));
         if !V::OUTLIVES {
-            self.sessions = Sessions::default();
+            self.sessions = sessions_of(&self.context);
         }
         e
     }
@@ -291,7 +291,7 @@ impl<V: View> Machine<V> {
     ) -> Result<Self> {
         let epoch = source.get()?;
         let term = if has_term { source.get()? } else { Term::default() };
-        let sessions = Sessions::read(source)?;
+        let sessions = Sessions::read(sessions_of(context), source)?;
         // As damage: an older snapshot, or the log from its beginning, may do.
         let restored = catch_unwind(AssertUnwindSafe(|| V::restore(context, source)));
         let view = restored.unwrap_or_else(|panic| {
@@ -320,6 +320,11 @@ impl<V: View> Machine<V> {
         machine.keep()?;
         Ok(machine)
     }
+}
+
+/// Sessions before the first entry: their ids are the first shard's to give.
+fn sessions_of(context: &Context) -> Sessions {
+    if context.shard == 0 { Sessions::default() } else { Sessions::of_others() }
 }
 
 /// What an entry is, for people: its kind, and the name that the view has for its command.

@@ -1,12 +1,12 @@
 //! Clients' sessions inside a fold: which requests were answered, and with what. Deterministic
 //! and part of every snapshot; only entries change it.
 
-use super::{Applied, NODE_OUTSTANDING_MAX, SESSION_OUTSTANDING_MAX, SESSIONS_MAX};
+use super::{Applied, ENDED_MAX, NODE_OUTSTANDING_MAX, SESSION_OUTSTANDING_MAX, SESSIONS_MAX};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::planted;
+use holdfast_env::{planted, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -51,6 +51,34 @@ impl fmt::Display for Whose {
     }
 }
 
+/// Sessions that have ended, where their ids are another topic's: there none is opened by an entry of its
+/// own, each is by its first request, and that may come, or come again, when it has long ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Ended {
+    /// None below this opens.
+    floor: u64,
+    /// Nor does any of these.
+    above: BTreeSet<u64>,
+}
+
+impl Ended {
+    fn has(&self, session: u64) -> bool {
+        session < self.floor || self.above.contains(&session)
+    }
+
+    fn put(&mut self, session: u64, max: usize) {
+        if session < self.floor {
+            return;
+        }
+        self.above.insert(session);
+        while self.above.len() > max
+            && let Some(oldest) = self.above.pop_first()
+        {
+            self.floor = oldest + 1;
+        }
+    }
+}
+
 /// All open sessions.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
@@ -61,6 +89,8 @@ pub struct Sessions {
     unused: BTreeSet<u64>,
     /// Those that have changed since they were last kept, where they are.
     changed: Option<BTreeSet<u64>>,
+    /// Where ids come from another topic, and a session opens with its first request.
+    ended: Option<Ended>,
 }
 
 /// What to do with a command.
@@ -73,6 +103,11 @@ pub enum Admission {
 }
 
 impl Sessions {
+    /// Of a topic whose sessions have the ids that another one gave out.
+    pub fn of_others() -> Sessions {
+        Sessions { ended: Some(Ended::default()), ..Sessions::default() }
+    }
+
     pub fn len(&self) -> usize {
         self.open.len()
     }
@@ -85,6 +120,29 @@ impl Sessions {
     /// The oldest unused one makes way, so that a client which opens them without end shuts nobody
     /// out: whoever it was begins again with a new one.
     fn open_within(&mut self, index: Index, max: usize) -> Outcome {
+        if self.ended.is_some() {
+            return Err(Error::invalid(
+                "open session: ids of sessions come from the first shard's topic: open it there",
+            ));
+        }
+        self.take_place(index.0, max)?;
+        Ok(index.0.to_le_bytes().to_vec())
+    }
+
+    /// A session comes with its first request, unless it has ended.
+    fn open_by_use(&mut self, session: SessionId, max: usize) -> Result<()> {
+        let ended = self.ended.as_ref().is_none_or(|ended| {
+            ended.has(session.0) && !planted!("view.ended-session-opens-again")
+        });
+        if ended || session.0 & OF_NODE != 0 {
+            return Err(not_open(session));
+        }
+        self.take_place(session.0, max)?;
+        sometimes!("a session was opened in another shard");
+        Ok(())
+    }
+
+    fn take_place(&mut self, session: u64, max: usize) -> Result<()> {
         if self.open.len() >= max {
             let makes_way = match planted!("view.unused-sessions-stay") {
                 false => self.unused.first().copied(),
@@ -98,13 +156,28 @@ impl Sessions {
             };
             let _ = self.end(SessionId(first));
         }
-        self.open.insert(index.0, Session { acknowledged_below: 1, results: BTreeMap::new() });
-        self.unused.insert(index.0);
-        self.change(index.0);
-        Ok(index.0.to_le_bytes().to_vec())
+        self.open.insert(session, Session { acknowledged_below: 1, results: BTreeMap::new() });
+        self.unused.insert(session);
+        self.change(session);
+        Ok(())
     }
 
     pub fn end(&mut self, session: SessionId) -> Outcome {
+        // No knob: so few sessions end in a schedule that none would come by.
+        self.end_within(session, ENDED_MAX)
+    }
+
+    /// Where ids come from another topic, one that was never here ends, too.
+    fn end_within(&mut self, session: SessionId, max: usize) -> Outcome {
+        if let Some(ended) = &mut self.ended {
+            if session.0 & OF_NODE != 0 {
+                return Err(not_open(session));
+            }
+            ended.put(session.0, max);
+            self.open.remove(&session.0);
+            self.unused.remove(&session.0);
+            return Ok(Vec::new());
+        }
         match self.open.remove(&session.0) {
             Some(_) => {
                 self.unused.remove(&session.0);
@@ -137,6 +210,13 @@ impl Sessions {
         acknowledged_below: Sequence,
         outstanding_max: usize,
     ) -> Admission {
+        if let Whose::Session(session) = whose
+            && self.ended.is_some()
+            && !self.open.contains_key(&session.0)
+            && let Err(e) = self.open_by_use(session, SESSIONS_MAX)
+        {
+            return Admission::Refused(e);
+        }
         let open = match whose {
             Whose::Session(session) => match self.open.get_mut(&session.0) {
                 Some(open) => open,
@@ -178,6 +258,10 @@ impl Sessions {
     /// The remembered outcome of a request.
     pub fn known(&self, session: SessionId, sequence: Sequence) -> Option<&Outcome> {
         self.open.get(&session.0)?.results.get(&sequence.0)
+    }
+
+    pub fn is_open(&self, session: SessionId) -> bool {
+        self.open.contains_key(&session.0)
     }
 
     /// Each open session and the highest number that it is known to have reached.
@@ -322,13 +406,24 @@ impl Sessions {
             out.put(id);
             out.put(session);
         }
+        if let Some(Ended { floor, above }) = &self.ended {
+            out.put(floor);
+            out.put(&(above.len() as u32));
+            above.iter().for_each(|id| out.put(id));
+        }
     }
 
-    /// The inverse of [`Sessions::write`].
-    pub fn read(source: &mut Source<'_>) -> Result<Sessions> {
-        let mut sessions = Sessions::default();
+    /// The inverse of [`Sessions::write`]; `begun` as they are before the first entry.
+    pub fn read(begun: Sessions, source: &mut Source<'_>) -> Result<Sessions> {
+        let mut sessions = begun;
         for _ in 0..source.get::<u32>()? {
             sessions.take_in(source.get()?, source.get()?);
+        }
+        if let Some(ended) = &mut sessions.ended {
+            ended.floor = source.get()?;
+            for _ in 0..source.get::<u32>()? {
+                ended.above.insert(source.get()?);
+            }
         }
         Ok(sessions)
     }
@@ -367,6 +462,10 @@ mod tests {
             self.used = true;
             fresh
         }
+    }
+
+    fn begun() -> Sessions {
+        Sessions::default()
     }
 
     /// Random requests, repeated and late ones, of sessions that are opened and ended, and of nodes, which
@@ -411,7 +510,7 @@ mod tests {
                             bytes
                         };
                         let bytes = written(&sessions);
-                        let back = read_all(&bytes, Sessions::read).unwrap();
+                        let back = read_all(&bytes, |it| Sessions::read(begun(), it)).unwrap();
                         assert_eq!((&back, &written(&back)), (&sessions, &bytes));
                         sessions = back;
                     }
@@ -450,5 +549,80 @@ mod tests {
             assert_eq!(sessions.len(), plain.len());
         }
         assert!(made_way > 100 && refused > 100, "{made_way} made way, {refused} were refused");
+    }
+
+    /// Where ids come from another topic: requests of sessions in any order, late and again, before and after
+    /// each has ended here. What has ended never opens again, however little is remembered of it; what has
+    /// not opens with its first request, unless it is older than one that had to be forgotten.
+    #[test]
+    fn a_session_of_another_topic_opens_with_its_first_request_and_never_again() {
+        let (mut opened, mut kept_out, mut forgotten) = (0, 0, 0);
+        for seed in 0..200 {
+            let (ended_max, rng) = (1 + seed as usize % 5, SeededRng::new(seed));
+            let below = |n: u64| rng.next_u64() % n;
+            let mut sessions = Sessions::of_others();
+            // Every one that ever ended, and the newest of those that are remembered no more.
+            let (mut ended, mut floor) = (BTreeSet::new(), 0);
+            let mut remembered = BTreeSet::new();
+            for step in 0..200 {
+                let id = 1 + below(12) + step / 20;
+                match below(6) {
+                    0 => {
+                        sessions.end_within(SessionId(id), ended_max).unwrap();
+                        ended.insert(id);
+                        if id > floor {
+                            remembered.insert(id);
+                        }
+                        if remembered.len() > ended_max {
+                            floor = remembered.pop_first().unwrap();
+                            forgotten += 1;
+                        }
+                    }
+                    1 => {
+                        let mut bytes = Vec::new();
+                        collect(&mut bytes, |out| sessions.write(out));
+                        let begun = Sessions::of_others;
+                        let back =
+                            read_all(&bytes, |source| Sessions::read(begun(), source)).unwrap();
+                        assert_eq!(back, sessions);
+                        sessions = back;
+                    }
+                    _ => {
+                        let whose = Whose::Session(SessionId(id));
+                        let was_open = sessions.is_open(SessionId(id));
+                        assert!(!(was_open && ended.contains(&id)), "it ended");
+                        let admitted = sessions.admit(whose, Sequence(1), Sequence(1));
+                        let fresh = Ok(id.to_le_bytes().to_vec());
+                        match admitted {
+                            Admission::Apply => {
+                                assert!(!was_open && !ended.contains(&id), "seed {seed}: `{id}`");
+                                opened += 1;
+                                sessions.remember(whose, Sequence(1), &fresh);
+                            }
+                            Admission::Known(outcome) => {
+                                assert!(was_open);
+                                assert_eq!(outcome, fresh);
+                            }
+                            Admission::Refused(e) => {
+                                assert_eq!(e.kind, Kind::Fenced);
+                                assert!(ended.contains(&id) || id <= floor, "seed {seed}: `{id}`");
+                                kept_out += 1;
+                            }
+                        }
+                    }
+                }
+            }
+            assert!(sessions.ended.as_ref().unwrap().above.len() <= ended_max);
+        }
+        assert!(opened > 500 && kept_out > 500 && forgotten > 500);
+        let mut sessions = Sessions::of_others();
+        assert_eq!(
+            sessions.open(Index(5)).unwrap_err().kind,
+            Kind::Invalid,
+            "ids come from elsewhere"
+        );
+        let forged = Whose::Session(SessionId(OF_NODE | 1));
+        let admitted = sessions.admit(forged, Sequence(1), Sequence(1));
+        assert!(matches!(admitted, Admission::Refused(_)), "a node's numbers are not a session's");
     }
 }

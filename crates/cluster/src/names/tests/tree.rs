@@ -141,7 +141,7 @@ impl World {
     fn new() -> World {
         let mut chunks = Chunks::new(0);
         assert_eq!(chunks.draw_packed(), PACKED);
-        World { names: Names::new(), chunks, model: Model::new(), index: 0 }
+        World { names: Names::new(0), chunks, model: Model::new(), index: 0 }
     }
 
     fn apply(&mut self, command: &Command) -> Result<Outcome> {
@@ -335,7 +335,7 @@ impl World {
         let bytes = self.bytes();
         let (names, chunks) = read_all(&bytes, |source| {
             let mut chunks = Chunks::read(VERSION_BEFORE_ATTEMPTS + 1, source)?;
-            let mut names = Names::hollow();
+            let mut names = Names::hollow(0);
             names.read(&mut chunks, source)?;
             names.restore_detached(source.get()?)?;
             names.restore_tree()?;

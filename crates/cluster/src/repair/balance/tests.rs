@@ -49,7 +49,7 @@ impl World {
 
     /// What is to move, by target.
     fn moves(&self, view: &ClusterView) -> Vec<(ChunkId, u64)> {
-        moves(self.namespace.chunks(), view)
+        moves(&[self.namespace.chunks()], view)
             .iter()
             .map(|task| (task.chunk, task.to.unwrap().0))
             .collect()
@@ -68,7 +68,7 @@ fn one_is_empty() -> (World, ClusterView) {
 #[test]
 fn an_empty_store_gets_its_share_and_every_chunk_keeps_its_copies() {
     let (mut world, view) = one_is_empty();
-    let moves = moves(world.namespace.chunks(), &view);
+    let moves = moves(&[world.namespace.chunks()], &view);
     // 1800 MiB over four stores: 450 each.
     assert!((19..=23).contains(&moves.len()), "{}", moves.len());
     for task in &moves {
@@ -76,14 +76,14 @@ fn an_empty_store_gets_its_share_and_every_chunk_keeps_its_copies() {
         let (chunk, generation) = (task.chunk, task.generation);
         world.ok(Command::AddReplica { chunk, generation, store: StoreId(4) });
     }
-    let surplus = surplus(world.namespace.chunks(), &view);
+    let surplus = surplus(&[world.namespace.chunks()], &view);
     assert_eq!(surplus.len(), moves.len());
     for (chunk, generation, store) in surplus {
         assert_ne!(store, StoreId(4), "the emptiest store is not the one to give it up");
         world.ok(Command::DropReplica { chunk, generation, store, lost: false });
     }
     assert!(world.namespace.chunks().iter().all(|chunk| chunk.replicas.len() == 3));
-    assert_eq!(super::surplus(world.namespace.chunks(), &view), []);
+    assert_eq!(super::surplus(&[world.namespace.chunks()], &view), []);
 }
 
 /// A node was lost for good with a chunk in its memory, which was short of a copy from then on.
@@ -93,9 +93,9 @@ fn what_is_in_memory_is_never_short_of_a_copy() {
     let view = view(&[("a", "", 424), ("b", "", 424)]);
     let nowhere = &[9];
     world.chunk_on(Tier::Dram, 1, nowhere);
-    assert_eq!(crate::repair::tasks(world.namespace.chunks(), &view), []);
+    assert_eq!(crate::repair::tasks(&[world.namespace.chunks()], &view), []);
     let on_disk = world.chunk_on(Tier::Disk, 1, nowhere);
-    let tasks = crate::repair::tasks(world.namespace.chunks(), &view);
+    let tasks = crate::repair::tasks(&[world.namespace.chunks()], &view);
     assert_eq!(tasks.iter().map(|task| task.chunk).collect::<Vec<_>>(), [on_disk]);
 }
 
@@ -139,7 +139,7 @@ fn a_copy_too_many_goes_where_hosts_and_racks_do_not_miss_it() {
     let generation = Generation(0);
     world.ok(Command::AddReplica { chunk, generation, store: StoreId(3) });
     let view = view(&[("a", "r1", 10), ("b", "r2", 50), ("b", "r2", 1 << 20)]);
-    assert_eq!(surplus(world.namespace.chunks(), &view), [(chunk, generation, StoreId(2))]);
+    assert_eq!(surplus(&[world.namespace.chunks()], &view), [(chunk, generation, StoreId(2))]);
 }
 
 /// A chunk remembered every store that it ever was on: after thirteen lost disks there was no
@@ -161,7 +161,7 @@ fn of_copies_on_lost_stores_as_many_are_remembered_as_there_should_be() {
     };
     for gone in 1..=4 {
         lose(&mut view, gone);
-        let dropped = surplus(world.namespace.chunks(), &view);
+        let dropped = surplus(&[world.namespace.chunks()], &view);
         let expected =
             if gone > 2 { vec![(chunk, generation, StoreId(gone as u64 - 2))] } else { vec![] };
         assert_eq!(dropped, expected, "after {gone} losses");
@@ -173,18 +173,18 @@ fn of_copies_on_lost_stores_as_many_are_remembered_as_there_should_be() {
     // The last ones are all that is left, and may come back: nothing of them is dropped.
     lose(&mut view, 5);
     lose(&mut view, 6);
-    assert_eq!(surplus(world.namespace.chunks(), &view), []);
+    assert_eq!(surplus(&[world.namespace.chunks()], &view), []);
 }
 
 #[test]
 fn what_is_to_move_stays_so_until_it_did_or_something_is_short() {
     let (mut world, view) = one_is_empty();
     let mut balance = Balance::default();
-    let first = balance.tasks(0, world.namespace.chunks(), &view);
-    assert_eq!(balance.tasks(1, world.namespace.chunks(), &view), first);
+    let first = balance.tasks(0, &[world.namespace.chunks()], &view);
+    assert_eq!(balance.tasks(1, &[world.namespace.chunks()], &view), first);
     let Task { chunk, generation, .. } = first[0];
     world.ok(Command::AddReplica { chunk, generation, store: StoreId(4) });
-    assert_eq!(balance.tasks(2, world.namespace.chunks(), &view), first[1..]);
+    assert_eq!(balance.tasks(2, &[world.namespace.chunks()], &view), first[1..]);
     // The empty store fills with something else: nothing more goes there.
     let filled = crate::placement::tests::view(&[
         ("a", "", 424),
@@ -192,7 +192,7 @@ fn what_is_to_move_stays_so_until_it_did_or_something_is_short() {
         ("c", "", 424),
         ("d", "", 50),
     ]);
-    assert_eq!(balance.tasks(2, world.namespace.chunks(), &filled), []);
-    assert_eq!(balance.tasks(3, world.namespace.chunks(), &view), [], "it has looked just now");
-    assert!(!balance.tasks(LOOK_MS * MS, world.namespace.chunks(), &view).is_empty());
+    assert_eq!(balance.tasks(2, &[world.namespace.chunks()], &filled), []);
+    assert_eq!(balance.tasks(3, &[world.namespace.chunks()], &view), [], "it has looked just now");
+    assert!(!balance.tasks(LOOK_MS * MS, &[world.namespace.chunks()], &view).is_empty());
 }

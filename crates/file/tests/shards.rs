@@ -1,0 +1,203 @@
+//! Files in several shards, through one node: all that is done with files is done in a directory that another
+//! shard keeps, and the node's restarts keep it apart from the others.
+
+mod common;
+
+use common::{World, assert_same, open_session, pattern, replacing};
+use holdfast_base::Kind;
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::Sequence;
+use holdfast_client::{Client, NewFile};
+use holdfast_cluster::Command;
+use holdfast_node::{Keeper, KeeperOptions, Member, MemberOptions};
+use holdfast_wire::admin::Order;
+use holdfast_wire::{self as wire, Call, file as msg};
+
+/// The node's own work, round by round, as its thread does it.
+struct Work {
+    keeper: Keeper,
+    member: Member,
+    now_ns: u64,
+}
+
+impl Work {
+    fn new(world: &World) -> Work {
+        let options = KeeperOptions { grace_ms: 0, ..KeeperOptions::default() };
+        let member = Member::new(world.node().clone(), MemberOptions::default());
+        Work { keeper: Keeper::new(world.node().clone(), options), member, now_ns: 1 }
+    }
+
+    /// Until this holds.
+    fn until(&mut self, world: &World, holds: impl Fn(&World) -> bool) {
+        // Beats are real; the number is a bound, not a time.
+        for _ in 0..1_000_000 {
+            if holds(world) {
+                return;
+            }
+            // As much as a beat: who opened a shard claims it behind one.
+            self.now_ns = world.node().machine.clock.monotonic_ns().max(self.now_ns + 1);
+            self.member.step(self.now_ns).unwrap();
+            self.keeper.step(self.now_ns);
+            std::thread::yield_now();
+        }
+        panic!("it never came to that: {:?}", world.node().findings());
+    }
+}
+
+fn keeps(world: &World, shard: u16, name: &str) -> bool {
+    let kept = |view: &holdfast_cluster::Namespace, _| view.borders().kept().any(|k| k == name);
+    world.node().shards.get(shard).is_ok_and(|fold| fold.read(kept).unwrap())
+}
+
+fn add_shards(world: &World, work: &mut Work, client: &mut Client, count: u16) {
+    for shard in 1..=count {
+        client.order(&Order::AddShard {}).unwrap();
+        work.until(world, |world| world.node().shards.get(shard).is_ok() && world.node().leads());
+    }
+}
+
+fn move_to(world: &World, work: &mut Work, client: &mut Client, dir: &str, to: u16) {
+    client.order(&Order::MoveDirectory { dir: dir.into(), to }).unwrap();
+    work.until(world, |world| {
+        let name = &dir[1..];
+        let here = world.node().shards.root().read(|root, _| root.shard_at(dir)).unwrap();
+        here == to && (to == 0 || keeps(world, to, name))
+    });
+}
+
+fn shard_of(client: &mut Client, path: &str) -> u16 {
+    client.stat(path).unwrap().id.shard()
+}
+
+#[test]
+fn all_that_is_done_with_files_is_done_in_any_shard() {
+    let mut world = World::with_chunks("shards", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/there", &NewFile::default()).unwrap();
+    client.make_dir("/here", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 2);
+    move_to(&world, &mut work, &mut client, "/there", 2);
+    let (small, large) = (pattern(5000, 1), pattern(3 << 20, 2));
+    for dir in ["/here", "/there"] {
+        client.put(&format!("{dir}/small"), &small, &NewFile::default()).unwrap();
+        let mut stream = client.create(&format!("{dir}/large"), &NewFile::default()).unwrap();
+        stream.write(&large).unwrap();
+        stream.close().unwrap();
+        let parents = NewFile { parents: true, ..NewFile::default() };
+        client.make_dir(&format!("{dir}/in/deep"), &parents).unwrap();
+        client.put(&format!("{dir}/in/deep/er"), b"x", &NewFile::default()).unwrap();
+    }
+    assert_eq!(shard_of(&mut client, "/there/small"), 2);
+    assert_eq!(shard_of(&mut client, "/here/small"), 0);
+    // Its bytes are in chunks of its shard.
+    let chunks = |shard: u16| {
+        let ids =
+            |view: &holdfast_cluster::Chunks, _| view.iter().map(|c| c.id).collect::<Vec<_>>();
+        world.node().read_chunks(shard, ids).unwrap()
+    };
+    assert!(chunks(2).len() >= 4 && chunks(2).iter().all(|chunk| chunk.shard() == 2));
+    assert_eq!(chunks(1), []);
+    let refused = client.rename("/there/small", "/here/other", false).unwrap_err();
+    assert!(
+        refused.kind == Kind::Invalid && refused.message.contains("copy it there"),
+        "{refused}"
+    );
+    client.rename("/there/small", "/there/in/small", false).unwrap();
+    let refused = client.delete("/there", true).unwrap_err();
+    assert!(refused.message.contains("shard move DIR --to 0"), "{refused}");
+    let refused = client.order(&Order::MoveDirectory { dir: "/there".into(), to: 0 }).unwrap_err();
+    assert!(refused.message.contains("only an empty directory"), "{refused}");
+    assert_eq!(client.usage("/").unwrap().files, 6);
+    let names: Vec<String> =
+        client.list("/", "").unwrap().entries.into_iter().map(|e| e.name).collect();
+    assert_eq!(names, ["here", "there"]);
+
+    let check = |world: &World| {
+        let mut client = world.client();
+        assert_same(&client.get("/there/in/small").unwrap(), &small, "small");
+        assert_same(&client.get("/here/small").unwrap(), &small, "small");
+        for dir in ["/here", "/there"] {
+            let read = client.open(&format!("{dir}/large")).unwrap().read_to_end().unwrap();
+            assert_same(&read, &large, dir);
+        }
+        assert_eq!(world.node().findings(), Vec::<String>::new());
+    };
+    check(&world);
+    drop((work, client));
+    world.restart();
+    check(&world);
+    world.node().snapshot_views().unwrap();
+    world.restart();
+    check(&world);
+
+    // What is deleted is freed there, and what is emptied goes back.
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    for name in ["in", "large"] {
+        client.delete(&format!("/there/{name}"), true).unwrap();
+    }
+    world.node().retire();
+    work.until(&world, |world| {
+        let freed = |view: &holdfast_cluster::Chunks, _| view.iter().all(|c| c.live_objects == 0);
+        let chunks = world.node().read_chunks(2, |view, _| view.iter().count()).unwrap();
+        chunks == 0 && world.node().read_chunks(2, freed).unwrap()
+    });
+    move_to(&world, &mut work, &mut client, "/there", 0);
+    client.put("/there/small", &small, &replacing()).unwrap();
+    assert_eq!(shard_of(&mut client, "/there/small"), 0);
+    client.delete("/there", true).unwrap();
+    assert_eq!(world.node().findings(), Vec::<String>::new());
+}
+
+/// A session is one topic's, and has results in each shard: what is asked again is answered as it was, in
+/// each; and where it has ended nothing of it is carried out any more, in none.
+#[test]
+fn a_session_has_its_results_in_every_shard_and_ends_in_all_of_them() {
+    let world = World::new("shard-sessions");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/there", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    move_to(&world, &mut work, &mut client, "/there", 1);
+    let mut connection = world.connection();
+    let session = open_session(&mut connection).unwrap();
+    let mut make = |path: &str, sequence: u64| {
+        let node = msg::NewNode {
+            path: path.into(),
+            kind: holdfast_base::node::NodeKind::Directory,
+            mode: 0o755,
+            mtime_ns: 1,
+            class: None,
+            replace: false,
+            parents: false,
+            metadata: Vec::new(),
+        };
+        let (sequence, acknowledged_below) = (Sequence(sequence), Sequence(1));
+        let call = Call { session, sequence, acknowledged_below };
+        let change = msg::Change { call, action: msg::Action::Make { node } };
+        connection.call(wire::OP_CHANGE, |out| change.encode(out), &[]).map(|_| ())
+    };
+    for path in ["/there/a", "/there/a"] {
+        make(path, 1).unwrap();
+    }
+    make("/b", 2).unwrap();
+    make("/b", 2).unwrap();
+    assert_eq!(make("/there/a", 3).unwrap_err().kind, Kind::Exists);
+    let ended = world.node().wait_for(|done| world.node().end_session(session, done));
+    ended.unwrap();
+    for (path, sequence) in [("/there/a", 1), ("/there/c", 4), ("/c", 5)] {
+        assert_eq!(make(path, sequence).unwrap_err().kind, Kind::Fenced);
+    }
+    // A copy of its first request that the log shows late.
+    let late = Command::Delete { path: "/there/a".into(), recursive: false };
+    let fold = world.node().shards.get(1).unwrap();
+    let sequence = Sequence(9);
+    let call = Call { session, sequence, acknowledged_below: Sequence(1) };
+    let told = world.node().wait_for(|done| {
+        let request = holdfast_view::Request::of(call, late.to_entry(), holdfast_log::Mode::Synced);
+        fold.propose(request, done);
+    });
+    assert_eq!(told.unwrap_err().kind, Kind::Fenced);
+    assert!(client.stat("/there/a").is_ok());
+}

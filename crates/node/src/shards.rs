@@ -1,0 +1,253 @@
+//! The folds of names and chunks that a node has: one a shard, each of a topic of its own. Says which of
+//! them a command, a path or an id belongs to, and reads one of them or all. Decides nothing: which
+//! directories a shard keeps is in the root's view, and what a command comes to is `apply`'s to say.
+
+use super::Node;
+use holdfast_base::ids::{ChunkId, FileId, Index, SessionId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::Done;
+use holdfast_cluster::command::Subject;
+use holdfast_cluster::topics::namespace_topic;
+use holdfast_cluster::{AllShards, Chunks, Command, Namespace, SHARDS_MAX};
+use holdfast_env::HoldMutex;
+use holdfast_log::Mode;
+use holdfast_view::{Context, Fold};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What a node folds of names and chunks. A shard that was opened stays open for as long as the node is.
+pub struct ShardFolds {
+    /// Shard 0's, which keeps the root directory, and with it the map of all others.
+    root: Arc<Fold<Namespace>>,
+    /// Shard `n` at `n - 1`: set once, when this node has opened it, in their order.
+    others: Box<[OnceLock<Arc<Fold<Namespace>>>]>,
+    /// Held while one is opened: a topic has one fold a node. Nothing else is locked before it.
+    opening: Mutex<()>,
+}
+
+/// What a shard's fold is told of itself.
+pub(crate) fn context_of(shard: u16) -> Context {
+    Context { shard, ..Context::of(&namespace_topic(shard)) }
+}
+
+impl ShardFolds {
+    pub(crate) fn new(root: Arc<Fold<Namespace>>) -> ShardFolds {
+        let others = (1..SHARDS_MAX).map(|_| OnceLock::new()).collect();
+        ShardFolds { root, others, opening: Mutex::default() }
+    }
+
+    /// Shard 0's: of the root directory, of sessions' ids, and of what faces pack.
+    pub fn root(&self) -> &Arc<Fold<Namespace>> {
+        &self.root
+    }
+
+    /// A shard's. `Retry` for one that is not open here (yet), `NotFound` where there is none.
+    pub fn get(&self, shard: u16) -> Result<&Arc<Fold<Namespace>>> {
+        if shard == 0 {
+            return Ok(&self.root);
+        }
+        let open = self.others.get(shard as usize - 1).and_then(OnceLock::get);
+        open.ok_or_else(|| self.root.read(|root, _| root.no_shard(shard)).unwrap_or_else(|e| e))
+    }
+
+    /// Opens those that the root's view knows of and that are not, in their order, up to the first that
+    /// cannot be.
+    pub(crate) fn open_with(
+        &self,
+        open: impl Fn(u16) -> Result<Arc<Fold<Namespace>>>,
+    ) -> Result<()> {
+        // Also of a view that has stopped: what is in the others does not go with it.
+        let count = self.root.read_last(Namespace::shard_count);
+        if self.next() >= count {
+            return Ok(());
+        }
+        let _one = self.opening.held();
+        for shard in self.next()..count {
+            let fold = open(shard)?;
+            let is_first = self.others[shard as usize - 1].set(fold).is_ok();
+            assert!(is_first, "shard {shard} was opened twice");
+        }
+        Ok(())
+    }
+
+    /// The first that is not open.
+    fn next(&self) -> u16 {
+        1 + self.others.iter().take_while(|fold| fold.get().is_some()).count() as u16
+    }
+
+    /// Whether no other is open, so that all there is here is the root's.
+    fn is_root_alone(&self) -> bool {
+        self.others.first().is_none_or(|first| first.get().is_none())
+    }
+
+    /// The bytes of a command, as this node's map has it.
+    pub(crate) fn entry_of(&self, command: &Command) -> Result<Vec<u8>> {
+        match self.is_root_alone() {
+            true => Ok(command.to_entry()),
+            false => self.root.read(|root, _| command.to_entry_by(root.borders())),
+        }
+    }
+
+    /// Those that are open, each with its number, the root's first.
+    pub fn all(&self) -> impl Iterator<Item = (u16, &Arc<Fold<Namespace>>)> {
+        let others = (1u16..).zip(&self.others);
+        let open = others.filter_map(|(shard, fold)| Some((shard, fold.get()?)));
+        std::iter::once((0, &self.root)).chain(open)
+    }
+}
+
+impl Node {
+    /// Opens the folds of shards that were added since this was looked at last. Waits for the log.
+    pub fn open_shards(&self) -> Result<()> {
+        self.shards.open_with(|shard| self.open_view(context_of(shard)))
+    }
+
+    /// Refuses a request of a session in a shard that is not the first's, whose topic has the sessions:
+    /// who ended there does not begin here again. The shard's own view decides, this only sees to it
+    /// that nobody comes with a number that no session ever had.
+    pub(crate) fn check_session(&self, session: SessionId) -> Result<()> {
+        let (open, applied) = self.shards.root.has_session(session);
+        match open {
+            true => Ok(()),
+            false if session.0 > applied.0 => Err(Error::retry(format!(
+                "use session `{session}`: this node has not heard of it yet: ask again"
+            ))),
+            false => Err(Error::fenced(format!("session `{session}` is not open: open a new one"))),
+        }
+    }
+
+    /// Ends a session in every shard. Answers once the first has, behind which nobody begins it anew in
+    /// another; whoever leads ends what is left of it there.
+    pub fn end_session(self: &Arc<Node>, session: SessionId, done: Done<()>) {
+        let node = self.clone();
+        let ended = move |ended: Result<()>| {
+            if ended.is_ok() {
+                for (_, fold) in node.shards.all().skip(1) {
+                    fold.end_session(session, Mode::Ordered, Box::new(|_| ()));
+                }
+            }
+            done(ended);
+        };
+        self.shards.root.end_session(session, Mode::Ordered, Box::new(ended));
+    }
+
+    /// Every open session with a mark that changes whenever it is used, in whichever shard.
+    pub(crate) fn sessions(&self) -> Vec<(SessionId, u64)> {
+        let mut all: BTreeMap<_, _> = self.shards.root.sessions().into_iter().collect();
+        for (_, fold) in self.shards.all().skip(1) {
+            for (session, mark) in fold.sessions() {
+                // Each of them only grows.
+                all.entry(session).and_modify(|sum| *sum += mark);
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// Sessions that are open in some shard and have ended in the first, each with the shard.
+    pub(crate) fn sessions_left(&self) -> Vec<(u16, SessionId)> {
+        let over = |session: &SessionId| {
+            self.check_session(*session).is_err_and(|e| e.kind == Kind::Fenced)
+        };
+        let others = self.shards.all().skip(1);
+        let left = others.flat_map(|(shard, fold)| {
+            let sessions = fold.sessions().into_iter().map(|(session, _)| session);
+            sessions.filter(over).map(move |session| (shard, session)).collect::<Vec<_>>()
+        });
+        left.collect()
+    }
+
+    /// The fold that keeps a chunk, and what points into it.
+    pub fn shard_of_chunk(&self, chunk: ChunkId) -> Result<&Arc<Fold<Namespace>>> {
+        self.shards.get(chunk.shard())
+    }
+
+    /// The fold that keeps a file.
+    pub fn shard_of_file(&self, file: FileId) -> Result<&Arc<Fold<Namespace>>> {
+        self.shards.get(file.shard())
+    }
+
+    /// Which shard a command is for, as far as it says. What names nothing has to be told.
+    pub fn shard_of(&self, command: &Command) -> Result<u16> {
+        match command.subject() {
+            Subject::Path(path) => self.shard_at(path),
+            Subject::File(file) => Ok(file.shard()),
+            Subject::Chunk(chunk) => Ok(chunk.shard()),
+            Subject::Told {} => Err(Error::bug("the command says of no shard that it is for it")),
+        }
+    }
+
+    /// Which shard keeps a path, as this node's view has it.
+    pub fn shard_at(&self, path: &str) -> Result<u16> {
+        match self.shards.is_root_alone() {
+            true => Ok(0),
+            false => self.shards.root.read(|root, _| root.shard_at(path)),
+        }
+    }
+
+    /// Asks what one shard knows of its chunks, and of which entry.
+    pub fn read_chunks<T>(&self, shard: u16, read: impl FnOnce(&Chunks, Index) -> T) -> Result<T> {
+        self.shards.get(shard)?.read(|view, applied| read(view.chunks(), applied))
+    }
+
+    /// Asks what is known of one chunk. Every question about a chunk comes this way: whoever asks needs
+    /// no names.
+    pub fn read_chunk<T>(
+        &self,
+        chunk: ChunkId,
+        read: impl FnOnce(&Chunks, Index) -> T,
+    ) -> Result<T> {
+        self.read_chunks(chunk.shard(), read)
+    }
+
+    /// Asks every shard for some of its chunks, one shard after the other.
+    pub fn gather_chunks<T, I: IntoIterator<Item = T>>(
+        &self,
+        mut read: impl FnMut(&Chunks) -> I,
+    ) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        for (_, fold) in self.shards.all() {
+            all.extend(fold.read(|view, _| read(view.chunks()))?);
+        }
+        Ok(all)
+    }
+
+    /// Asks all shards at once, as none of them changes meanwhile.
+    pub fn read_all_chunks<T>(&self, read: impl FnOnce(&[&Chunks]) -> T) -> Result<T> {
+        self.read_all(|all| read(&all.iter().map(Namespace::chunks).collect::<Vec<_>>()))
+    }
+
+    /// As [`Node::read_all_chunks`], of names and chunks. One that has stopped, or is not open here
+    /// yet, is missing, but for the root's, without which nothing can be said.
+    pub fn read_all<T>(&self, read: impl FnOnce(&AllShards<'_>) -> T) -> Result<T> {
+        let shards = &self.shards;
+        shards.root.read(|root, _| {
+            if shards.is_root_alone() {
+                return read(&AllShards::new(root, &[]));
+            }
+            let others: Vec<_> = shards.others.iter().map_while(OnceLock::get).collect();
+            let mut read = Some(read);
+            let mut answer = None;
+            held(root, &others, &[], &mut |all| answer = read.take().map(|read| read(all)));
+            answer.expect("it was asked")
+        })
+    }
+}
+
+/// Holds one fold after the other, always in this order, and then asks.
+fn held(
+    root: &Namespace,
+    folds: &[&Arc<Fold<Namespace>>],
+    before: &[Option<&Namespace>],
+    ask: &mut dyn FnMut(&AllShards<'_>),
+) {
+    let Some((first, rest)) = folds.split_first() else {
+        return ask(&AllShards::new(root, before));
+    };
+    let mut on = |view: Option<&Namespace>| {
+        let so_far: Vec<_> = before.iter().copied().chain([view]).collect();
+        held(root, rest, &so_far, ask);
+    };
+    if first.read(|view, _| on(Some(view))).is_err() {
+        on(None);
+    }
+}
