@@ -43,6 +43,7 @@ mod route;
 mod s3;
 mod s3_walk;
 mod scribe;
+mod shards;
 mod sort;
 mod stopped_views;
 mod story;

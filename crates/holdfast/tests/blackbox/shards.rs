@@ -1,0 +1,99 @@
+//! Shards on three processes: added, given directories, killed between the two entries of a move, and read
+//! through every node.
+
+use crate::cluster::Dev;
+use crate::common::{Scratch, bytes};
+use holdfast_client::NewFile;
+use holdfast_wire::admin::Shard;
+
+/// Asks every node until `good` says so of the shards that it has. Every attempt is a round trip.
+#[track_caller]
+fn until(dev: &Dev, what: &str, good: impl Fn(&[Shard]) -> bool) {
+    for node in 1..=3 {
+        let mut client = dev.client(node, &[]);
+        let mut last = Vec::new();
+        let came = (0..2_000_000).any(|_| {
+            last = client.shards().unwrap();
+            good(&last)
+        });
+        assert!(came, "node {node} waited in vain until {what}: {last:?}");
+    }
+}
+
+fn keeps(shards: &[Shard], shard: usize, dir: &str) -> bool {
+    shards.get(shard).is_some_and(|shard| shard.directories.iter().any(|name| name == dir))
+}
+
+fn is_home(shards: &[Shard], dir: &str) -> bool {
+    let has = |shard: &Shard| shard.directories.iter().chain(&shard.coming).any(|name| name == dir);
+    !shards.iter().any(has)
+}
+
+#[test]
+fn shards_of_three_nodes_keep_their_directories_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let dev = Dev::start(&scratch.path("dev"), 3);
+    for dir in ["/a", "/b", "/c"] {
+        dev.run(2, &["fs", "mkdir", dir]).ok();
+    }
+    dev.run(1, &["shard", "add"]).ok();
+    dev.run(3, &["shard", "add"]).ok();
+    // Claimed, too: a leader's entry is in each.
+    until(&dev, "there are three", |shards| {
+        shards.len() == 3 && shards.iter().all(|s| s.index.0 > 0)
+    });
+    dev.run(2, &["shard", "move", "/b", "--to", "2"]).ok();
+    // It keeps the log and leads: between the entries of this move, or behind them.
+    dev.run(3, &["shard", "move", "/a", "--to", "1"]).ok();
+    dev.order(&["kill", "1", "--hard"]).ok();
+    dev.order(&["start", "1"]).ok();
+    until(&dev, "both have come", |shards| keeps(shards, 1, "a") && keeps(shards, 2, "b"));
+
+    let content = |node: u16, dir: &str| bytes(u64::from(node), 3000 + dir.len());
+    for node in 1..=3 {
+        let mut client = dev.client(node, &[]);
+        for dir in ["/a", "/b", "/c"] {
+            let path = format!("{dir}/of{node}");
+            client.put(&path, &content(node, dir), &NewFile::default()).unwrap();
+        }
+    }
+    let large = bytes(9, 20 << 20);
+    dev.client(2, &[]).put_sized("/a/large", &large, &NewFile::default()).unwrap();
+    let all_is_there = || {
+        for node in 1..=3 {
+            let mut client = dev.client(node, &[1, 2, 3]);
+            client.learn_nodes().unwrap();
+            for (of, dir) in (1..=3).flat_map(|of| ["/a", "/b", "/c"].map(|dir| (of, dir))) {
+                let path = format!("{dir}/of{of}");
+                assert_eq!(client.get(&path).unwrap(), content(of, dir), "{path} at {node}");
+            }
+            assert!(client.get("/a/large").unwrap() == large, "at {node}");
+        }
+    };
+    until(&dev, "all have all", |shards| shards[1].files == 4 && shards[2].files == 3);
+    all_is_there();
+    let listed = dev.run(2, &["shard", "ls"]).ok();
+    let lines: Vec<&str> = listed.lines().collect();
+    assert!(lines[0].starts_with("shard 0: ") && lines[1].ends_with(", keeps /a"), "{listed}");
+    assert!(dev.run(2, &["status"]).ok().contains(", keeps /b"));
+    dev.run(2, &["shard", "move", "/a", "--to", "0"]).refused(&["only an empty directory"]);
+    dev.run(2, &["fs", "mv", "/a/of1", "/c/other"]).refused(&["copy it there"]);
+    dev.run(2, &["shard", "move", "/c", "--to", "7"]).refused(&["no shard 7", "shard add"]);
+
+    dev.order(&["kill", "2", "--hard"]).ok();
+    dev.order(&["start", "2"]).ok();
+    until(&dev, "all have all", |shards| {
+        shards.len() == 3 && shards[1].files == 4 && shards[2].files == 3
+    });
+    all_is_there();
+    for name in ["of1", "of2", "of3", "large"] {
+        dev.run(3, &["fs", "rm", &format!("/a/{name}")]).ok();
+    }
+    dev.run(1, &["shard", "move", "/a", "--to", "0"]).ok();
+    dev.order(&["kill", "1", "--hard"]).ok();
+    dev.order(&["start", "1"]).ok();
+    until(&dev, "it is back", |shards| shards.len() == 3 && is_home(shards, "a"));
+    dev.client(3, &[]).put("/a/again", b"x", &NewFile::default()).unwrap();
+    until(&dev, "it is in the first", |shards| shards[0].files == 4 && shards[1].files == 0);
+    assert_eq!(dev.client(2, &[]).get("/a/again").unwrap(), b"x");
+}
