@@ -354,6 +354,17 @@ pub struct Unfinished {
     pub attributes: DirAttributes,
 }
 
+/// Whether what is here of the shards shows all that was done in a directory before it came back to shard 0:
+/// only then is it known here what was asked in it, and answered there.
+pub fn shows_return(all: &AllShards<'_>, path: &str) -> bool {
+    let name = top(path);
+    let Some(number) = all.root().borders().back.get(name) else { return true };
+    all.iter().skip(1).any(|shard| {
+        let given = shard.borders().given.get(name);
+        given.is_some_and(|g| g.number > *number || g.number == *number && g.gone.is_some())
+    })
+}
+
 /// What is left to do of moves, as far as the shards that are there say. Whoever leads does it, however
 /// often: the numbers see to that.
 pub fn unfinished(all: &AllShards<'_>) -> Vec<Unfinished> {

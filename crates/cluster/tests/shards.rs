@@ -4,7 +4,7 @@
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{FileId, Index};
 use holdfast_base::{Error, Kind};
-use holdfast_cluster::borders::{DirAttributes, Unfinished, unfinished};
+use holdfast_cluster::borders::{DirAttributes, Unfinished, shows_return, unfinished};
 use holdfast_cluster::{AllShards, Command, Location, Namespace, NodeKind, Outcome, StorageClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -295,6 +295,39 @@ fn what_a_shard_does_not_keep_it_refuses_and_says_who_does() {
     world.apply(0, &forward("/d", 2)).unwrap();
     world.finish();
     world.apply(2, &put("/d/x")).unwrap();
+}
+
+/// What was asked in a directory while it was elsewhere is answered there: who has not seen all of that does
+/// not know whether something is asked again.
+#[test]
+fn a_directory_that_came_back_is_served_by_who_has_seen_all_of_where_it_was() {
+    let mut world = World::new(3);
+    world.apply(0, &forward("/d", 1)).unwrap();
+    let mut behind = vec![world.view(1)];
+    world.finish();
+    behind.push(world.view(1));
+    world.apply(1, &put("/d/x")).unwrap();
+    world.apply(1, &delete("/d/x")).unwrap();
+    behind.push(world.view(1));
+    world.apply(1, &forward("/d", 0)).unwrap();
+    let level = |world: &World, one: &Namespace| {
+        let (root, two) = (world.view(0), world.view(2));
+        let others = [Some(one), Some(&two)];
+        let all = AllShards::new(&root, &others);
+        assert!(shows_return(&all, "/e/x"), "it never was elsewhere");
+        shows_return(&all, "/d/x")
+    };
+    assert!(level(&world, &behind[0]), "it has not come back");
+    world.finish();
+    assert!(behind.iter().all(|view| !level(&world, view)));
+    assert!(level(&world, &world.view(1)));
+    world.apply(0, &forward("/d", 1)).unwrap();
+    world.finish();
+    world.apply(1, &forward("/d", 0)).unwrap();
+    let before = world.view(1);
+    world.finish();
+    assert!(level(&world, &before));
+    assert!(!level(&world, &behind[2]));
 }
 
 #[test]

@@ -85,8 +85,7 @@ impl FileFace {
     /// What a refusal comes to: the first answer, if this is a repetition of a request that was
     /// carried out and stands in its own way now.
     fn first_answer(&self, shard: Result<u16>, call: &Call, refusal: Error) -> Result<Outcome> {
-        let fold = shard.and_then(|shard| self.node.shards.get(shard)).ok();
-        let first = fold.and_then(|fold| fold.known(call.session, call.sequence));
+        let first = shard.ok().and_then(|shard| self.node.known(shard, call));
         first.unwrap_or(Err(refusal)).and_then(|bytes| Ok(Outcome::from_bytes(&bytes)?))
     }
 

@@ -150,6 +150,46 @@ fn all_that_is_done_with_files_is_done_in_any_shard() {
     assert_eq!(world.node().findings(), Vec::<String>::new());
 }
 
+/// What was carried out in one shard is not carried out again in another: a request whose answer was lost is
+/// repeated when its directory was emptied, moved, and came back.
+#[test]
+fn a_repeated_request_gets_its_first_answer_from_wherever_its_directory_was() {
+    let world = World::new("shard-answers");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    let mut connection = world.connection();
+    let session = open_session(&mut connection).unwrap();
+    let mut ask = |sequence: u64, action: msg::Action| {
+        let (sequence, acknowledged_below) = (Sequence(sequence), Sequence(1));
+        let call = Call { session, sequence, acknowledged_below };
+        let change = msg::Change { call, action };
+        connection.call(wire::OP_CHANGE, |out| change.encode(out), &[]).map(|_| ())
+    };
+    let link = |target: &str| msg::Action::Symlink {
+        path: "/d/link".into(),
+        target: target.into(),
+        mtime_ns: 1,
+    };
+    let delete = || msg::Action::Delete { path: "/d/link".into(), recursive: false };
+    let mut sequence = 0;
+    for to in [1, 0] {
+        ask(sequence + 1, link("x")).unwrap();
+        assert_eq!(ask(sequence + 2, link("y")).unwrap_err().kind, Kind::Exists);
+        ask(sequence + 3, delete()).unwrap();
+        move_to(&world, &mut work, &mut client, "/d", to);
+        ask(sequence + 1, link("x")).unwrap();
+        let there = client.stat("/d/link").map(|info| info.id);
+        assert_eq!(there.unwrap_err().kind, Kind::NotFound, "it was made once");
+        assert_eq!(ask(sequence + 2, link("y")).unwrap_err().kind, Kind::Exists);
+        ask(sequence + 3, delete()).unwrap();
+        sequence += 3;
+    }
+    ask(sequence + 1, link("z")).unwrap();
+    assert!(client.stat("/d/link").is_ok());
+}
+
 /// A session is one topic's, and has results in each shard: what is asked again is answered as it was, in
 /// each; and where it has ended nothing of it is carried out any more, in none.
 #[test]

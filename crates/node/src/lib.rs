@@ -392,6 +392,11 @@ impl Node {
         {
             return done(Err(e));
         }
+        match self.known_elsewhere(shard, &call, command) {
+            Ok(None) => {}
+            Ok(Some(first)) => return done(Outcome::from_bytes(&first).map_err(Error::from)),
+            Err(e) => return done(Err(e)),
+        }
         // What was decided before is answered so again.
         if command.adds_names()
             && let Err(e) = self.takes_names()

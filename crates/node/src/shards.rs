@@ -6,12 +6,15 @@ use super::Node;
 use holdfast_base::ids::{ChunkId, FileId, Index, SessionId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::Done;
+use holdfast_cluster::borders::shows_return;
 use holdfast_cluster::command::Subject;
 use holdfast_cluster::topics::namespace_topic;
 use holdfast_cluster::{AllShards, Chunks, Command, Namespace, SHARDS_MAX};
 use holdfast_env::HoldMutex;
+use holdfast_env::planted;
 use holdfast_log::Mode;
 use holdfast_view::{Context, Fold};
+use holdfast_wire::Call;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -114,6 +117,45 @@ impl Node {
             ))),
             false => Err(Error::fenced(format!("session `{session}` is not open: open a new one"))),
         }
+    }
+
+    /// What a request of a session came to, in the shard that is asked, or in another one that had its
+    /// directory when it was carried out. That a shard did not have the directory is no answer.
+    pub fn known(&self, shard: u16, call: &Call) -> Option<Result<Vec<u8>>> {
+        let known = |of: u16, fold: &Arc<Fold<Namespace>>| {
+            let known = fold.known(call.session, call.sequence);
+            known.filter(|known| of == shard || !matches!(known, Err(e) if e.kind == Kind::Retry))
+        };
+        if planted!("node.answers-stay-behind") {
+            return known(shard, self.shards.get(shard).ok()?);
+        }
+        self.shards.all().find_map(|(of, fold)| known(of, fold))
+    }
+
+    /// The first answer of a request that was carried out in another shard than the one that keeps its
+    /// directory now; an error while it cannot be known here whether it was.
+    pub(crate) fn known_elsewhere(
+        &self,
+        shard: u16,
+        call: &Call,
+        command: &Command,
+    ) -> Result<Option<Vec<u8>>> {
+        if call.session.0 == 0 || self.shards.is_root_alone() {
+            return Ok(None);
+        }
+        let is_level = |path: &str| self.read_all(|all| shows_return(all, path));
+        for path in command.paths().filter(|_| shard == 0) {
+            if !is_level(path)? {
+                return Err(Error::retry(
+                    "this node does not have (yet) all that was done where the directory was: ask again",
+                ));
+            }
+        }
+        let here = self.shards.get(shard)?;
+        if here.known(call.session, call.sequence).is_some() {
+            return Ok(None);
+        }
+        self.known(shard, call).transpose()
     }
 
     /// Ends a session in every shard. Answers once the first has, behind which nobody begins it anew in
