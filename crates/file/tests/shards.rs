@@ -30,7 +30,7 @@ impl Work {
     /// Until this holds.
     fn until(&mut self, world: &World, holds: impl Fn(&World) -> bool) {
         // Beats are real; the number is a bound, not a time.
-        for _ in 0..1_000_000 {
+        for _ in 0..200_000 {
             if holds(world) {
                 return;
             }
