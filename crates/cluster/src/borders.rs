@@ -354,15 +354,22 @@ pub struct Unfinished {
     pub attributes: DirAttributes,
 }
 
-/// Whether what is here of the shards shows all that was done in a directory before it came back to shard 0:
-/// only then is it known here what was asked in it, and answered there.
-pub fn shows_return(all: &AllShards<'_>, path: &str) -> bool {
-    let name = top(path);
-    let Some(number) = all.root().borders().back.get(name) else { return true };
-    all.iter().skip(1).any(|shard| {
-        let given = shard.borders().given.get(name);
-        given.is_some_and(|g| g.number > *number || g.number == *number && g.gone.is_some())
-    })
+/// Whether what is here of the shards shows all that was done in a directory before it came to who keeps it
+/// now: only then is it known here what was asked in it, and answered, elsewhere. Of one that has been with a
+/// shard from whose topic nothing of that has arrived here, and with another one since, it is not seen.
+pub fn shows_moves(all: &AllShards<'_>, path: &str) -> bool {
+    let (name, root) = (top(path), all.root().borders());
+    let given =
+        || all.iter().skip(1).filter_map(|shard| Some((shard, shard.borders().given.get(name)?)));
+    if let Some(number) = root.back.get(name) {
+        let is_back = |given: &Given| {
+            given.number > *number || given.number == *number && given.gone.is_some()
+        };
+        return given().any(|(_, given)| is_back(given));
+    }
+    // Who was given it before has given it back.
+    let keeper = root.keeper_of(name);
+    given().all(|(shard, given)| shard.shard() == keeper || given.gone.is_some())
 }
 
 /// What is left to do of moves, as far as the shards that are there say. Whoever leads does it, however

@@ -4,7 +4,7 @@
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{FileId, Index};
 use holdfast_base::{Error, Kind};
-use holdfast_cluster::borders::{DirAttributes, Unfinished, shows_return, unfinished};
+use holdfast_cluster::borders::{DirAttributes, Unfinished, shows_moves, unfinished};
 use holdfast_cluster::{AllShards, Command, Location, Namespace, NodeKind, Outcome, StorageClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -314,8 +314,8 @@ fn a_directory_that_came_back_is_served_by_who_has_seen_all_of_where_it_was() {
         let (root, two) = (world.view(0), world.view(2));
         let others = [Some(one), Some(&two)];
         let all = AllShards::new(&root, &others);
-        assert!(shows_return(&all, "/e/x"), "it never was elsewhere");
-        shows_return(&all, "/d/x")
+        assert!(shows_moves(&all, "/e/x"), "it never was elsewhere");
+        shows_moves(&all, "/d/x")
     };
     assert!(level(&world, &behind[0]), "it has not come back");
     world.finish();
@@ -328,6 +328,12 @@ fn a_directory_that_came_back_is_served_by_who_has_seen_all_of_where_it_was() {
     world.finish();
     assert!(level(&world, &before));
     assert!(!level(&world, &behind[2]));
+    // And on to another one.
+    let kept = world.view(1);
+    world.apply(0, &forward("/d", 2)).unwrap();
+    assert!(level(&world, &kept));
+    world.finish();
+    assert!(level(&world, &kept) && !level(&world, &behind[2]));
 }
 
 #[test]

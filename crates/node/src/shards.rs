@@ -6,7 +6,7 @@ use super::Node;
 use holdfast_base::ids::{ChunkId, FileId, Index, SessionId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::Done;
-use holdfast_cluster::borders::shows_return;
+use holdfast_cluster::borders::shows_moves;
 use holdfast_cluster::command::Subject;
 use holdfast_cluster::topics::namespace_topic;
 use holdfast_cluster::{AllShards, Chunks, Command, Namespace, SHARDS_MAX};
@@ -143,9 +143,8 @@ impl Node {
         if call.session.0 == 0 || self.shards.is_root_alone() {
             return Ok(None);
         }
-        let is_level = |path: &str| self.read_all(|all| shows_return(all, path));
-        for path in command.paths().filter(|_| shard == 0) {
-            if !is_level(path)? {
+        for path in command.paths() {
+            if !self.read_all(|all| shows_moves(all, path))? {
                 return Err(Error::retry(
                     "this node does not have (yet) all that was done where the directory was: ask again",
                 ));

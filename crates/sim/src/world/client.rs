@@ -173,10 +173,6 @@ impl Client {
         if self.visitor.below(2) == 0 { 0 } else { 1 + self.visitor.below(shards) as u16 }
     }
 
-    pub(super) fn forget_kept(&mut self) {
-        self.kept = None;
-    }
-
     pub(super) async fn ask(&self, opcode: u16, meta: Vec<u8>) -> Result<PeerReply> {
         self.visitor.ask(self.gateway, opcode, meta, None).await
     }

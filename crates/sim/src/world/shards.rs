@@ -45,8 +45,6 @@ impl Client {
             let message = move |call| msg::Change { call, action: action.clone() };
             let _ = self.change(wire::OP_CHANGE, None, message).await;
         }
-        // A refusal is one shard's: in another it is asked anew.
-        self.forget_kept();
         let to = self.any_shard();
         let order = admin::Order::MoveDirectory { dir: dir.clone(), to };
         let moved = self.ask(wire::OP_ORDER, order.to_bytes()).await;
