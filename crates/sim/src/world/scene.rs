@@ -203,7 +203,9 @@ impl Scene {
         let call = Call { session: SessionId(0), sequence: none, acknowledged_below: none };
         self.wait_for(|done| {
             let done = Box::new(move |outcome: Result<_>| done(outcome.map(|_| ())));
-            node.propose(call, &command, Durability::Durable, done);
+            // What names no shard is the first one's.
+            let shard = node.shard_of(&command).unwrap_or(0);
+            node.propose_in(shard, call, &command, Durability::Durable, done);
         })
     }
 
