@@ -455,13 +455,17 @@ fn a_token_is_worth_what_it_was_made_for_until_it_ends_or_is_revoked_over_open_c
     world.calendar.0.store(1_001_000, Ordering::Relaxed);
     assert!(ended(&connection, wire::OP_LOOKUP).contains("has ended"));
     world.calendar.0.store(0, Ordering::Relaxed);
+    // Two count at most, until they are gone.
+    drop(connection);
     let connection = world.connect(client("a", TOKEN));
     world.change(ClusterCommand::RemoveToken { name: "a".into() });
     assert!(ended(&connection, wire::OP_LOOKUP).contains("was revoked"));
     world.make_token("a", TOKEN + 1, &["fs:/in:rw"]);
+    drop(connection);
     // Also one that nobody has ever asked with.
     let connection = world.connect(client("a", TOKEN));
     assert!(ended(&connection, wire::OP_LOOKUP).contains("was revoked"));
+    drop(connection);
     let connection = world.connect(client("a", TOKEN + 1));
     assert_eq!(ask(&connection, wire::OP_LOOKUP, &lookup), None);
     // A certificate of the name is its holder, and no other name's.
