@@ -107,7 +107,7 @@ impl Guest for Tokens {
                 }
             }
             // Others have their turn, and so has the last check.
-            (1..=visitor.gateways()).for_each(|gateway| visitor.hang_up(gateway));
+            hang_up(&visitor);
         })
     }
 
@@ -117,6 +117,7 @@ impl Guest for Tokens {
             if let Err(why) = self.check_limits(&visitor).await {
                 return visitor.violate(&why);
             }
+            hang_up(&visitor);
             let given = self.given.held().clone();
             for Given { named, state } in given {
                 let mut told = BTreeSet::new();
@@ -144,6 +145,11 @@ impl Guest for Tokens {
             }
         })
     }
+}
+
+/// Leaves its places to others, and to another token of the same name.
+fn hang_up(visitor: &Visitor) {
+    (1..=visitor.gateways()).for_each(|gateway| visitor.hang_up(gateway));
 }
 
 type Answer = Result<PeerReply>;
