@@ -30,8 +30,8 @@ const GONE: &str = "in the memory of a process that has ended";
 #[derive(Default)]
 struct Name {
     known: Known,
-    /// Processes that had started when the last change was asked for: one that starts later may have
-    /// taken it.
+    /// Processes that had started when the last change was asked for of which it is known whether it was
+    /// carried out: one that starts later may have taken what the name holds.
     starts: u64,
 }
 
@@ -147,23 +147,23 @@ impl Files {
             let mut names = self.names.held();
             let name = names.entry(name.to_owned()).or_default();
             name.known.ever.insert(version);
-            name.starts = visitor.starts();
         }
+        let starts = visitor.starts();
         let class = StorageClass::new(&[Tier::Dram], Durability::Memory);
         let node = msg::NewNode { class, ..new_file(name) };
         let put = msg::Put { call: Call::default(), node, crc: crc32c(&content) };
         let done = visitor.ask(gateway, wire::OP_PUT, put.to_bytes(), Some(&content)).await;
-        self.settle(visitor, name, Some(version), done.map(drop))
+        self.settle(visitor, name, Some(version), (starts, done.map(drop)))
     }
 
     async fn delete(&self, visitor: &Visitor, gateway: usize, name: &str) -> bool {
-        self.names.held().entry(name.to_owned()).or_default().starts = visitor.starts();
+        let starts = visitor.starts();
         let action = msg::Action::Delete { path: name.to_owned(), recursive: false };
         let change = msg::Change { call: Call::default(), action };
         match visitor.ask(gateway, wire::OP_CHANGE, change.to_bytes(), None).await {
             // The gateway may be behind the put; nothing was changed.
             Err(e) if e.kind == Kind::NotFound => true,
-            done => self.settle(visitor, name, None, done.map(drop)),
+            done => self.settle(visitor, name, None, (starts, done.map(drop))),
         }
     }
 
@@ -172,11 +172,16 @@ impl Files {
         visitor: &Visitor,
         name: &str,
         version: Option<Version>,
-        done: Result<()>,
+        (starts, done): (u64, Result<()>),
     ) -> bool {
         let mut names = self.names.held();
-        let known = &mut names.entry(name.to_owned()).or_default().known;
-        known.settle(visitor, name, version, done)
+        let of = names.entry(name.to_owned()).or_default();
+        let is_known = of.known.settle(visitor, name, version, done);
+        // What it held before may be there still, or have ended with its process.
+        if is_known {
+            of.starts = starts;
+        }
+        is_known
     }
 
     /// What a name holds, if anybody says; what it cannot hold is a broken promise. `settled`: the
