@@ -3,6 +3,7 @@
 
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
+use holdfast_base::codec_struct;
 
 /// The version that every entry begins with.
 pub const VERSION: u8 = 1;
@@ -98,18 +99,8 @@ pub enum Refusal {
     Absent,
 }
 
-fn put_list<T: Encode>(out: &mut Vec<u8>, items: &[T]) {
-    items.encode(out);
-}
-
-fn list<T: Decode>(reader: &mut Reader<'_>) -> Result<Vec<T>, DecodeError> {
-    let count = u32::decode(reader)?;
-    let mut items = Vec::new();
-    for _ in 0..count {
-        items.push(T::decode(reader)?);
-    }
-    Ok(items)
-}
+codec_struct!(StreamEntry { place, before, asked, body });
+codec_struct!(Asked { session, sequence, below });
 
 impl Encode for Entry {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -129,7 +120,7 @@ impl Encode for Entry {
                 stream.encode(out);
                 under.encode(out);
                 before.encode(out);
-                put_list(out, entries);
+                entries.encode(out);
             }
             Entry::Promised { stream, epoch } => {
                 4u8.encode(out);
@@ -160,7 +151,7 @@ impl Decode for Entry {
                 stream: StreamId::decode(reader)?,
                 under: Epoch::decode(reader)?,
                 before: Place::decode(reader)?,
-                entries: list(reader)?,
+                entries: Vec::decode(reader)?,
             },
             4 => {
                 Entry::Promised { stream: StreamId::decode(reader)?, epoch: Epoch::decode(reader)? }
@@ -169,44 +160,6 @@ impl Decode for Entry {
                 Entry::Checked { stream: StreamId::decode(reader)?, epoch: Epoch::decode(reader)? }
             }
             _ => return Err(DecodeError::BadValue("entry")),
-        })
-    }
-}
-
-impl Encode for StreamEntry {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.place.encode(out);
-        self.before.encode(out);
-        self.asked.encode(out);
-        self.body.encode(out);
-    }
-}
-
-impl Decode for StreamEntry {
-    fn decode(reader: &mut Reader<'_>) -> Result<StreamEntry, DecodeError> {
-        Ok(StreamEntry {
-            place: Place::decode(reader)?,
-            before: Epoch::decode(reader)?,
-            asked: Option::decode(reader)?,
-            body: Body::decode(reader)?,
-        })
-    }
-}
-
-impl Encode for Asked {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.session.encode(out);
-        self.sequence.encode(out);
-        self.below.encode(out);
-    }
-}
-
-impl Decode for Asked {
-    fn decode(reader: &mut Reader<'_>) -> Result<Asked, DecodeError> {
-        Ok(Asked {
-            session: u64::decode(reader)?,
-            sequence: u64::decode(reader)?,
-            below: u64::decode(reader)?,
         })
     }
 }

@@ -80,8 +80,6 @@ pub struct Applied {
     pub accepted: Accepted,
     /// The entry.
     pub entry: Entry,
-    /// The first number that was cut off, of a stream's held entries.
-    pub cut: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,36 +130,36 @@ impl Tablet {
         let entry = Entry::from_bytes(bytes)
             .map_err(|e| holdfast_base::Error::from(e).context("apply an entry of a tablet"))?;
         self.applied = index;
-        let (accepted, cut) = match &entry {
+        let accepted = match &entry {
             Entry::Log(log) => {
                 self.take_log(*log);
-                (Accepted::Yes, None)
+                Accepted::Yes
             }
             Entry::Decided { stream, entry } => match self.streams.get_mut(stream) {
-                Some(stream) => (stream.decide(entry.clone()), None),
-                None => (Accepted::Gap, None),
+                Some(stream) => stream.decide(entry.clone()),
+                None => Accepted::Gap,
             },
             Entry::Followed { stream, under, before, entries } => {
                 let gathers = under.leader() == self.region;
                 match self.streams.get_mut(stream) {
-                    Some(stream) => stream.follow(*under, *before, entries.clone(), gathers),
-                    None => (Accepted::Gap, None),
+                    Some(stream) => stream.follow(*under, *before, entries.clone(), gathers).0,
+                    None => Accepted::Gap,
                 }
             }
             Entry::Promised { stream, epoch } => {
                 let promised = self.streams.get_mut(stream).is_some_and(|s| s.promise(*epoch));
-                (if promised { Accepted::Yes } else { Accepted::Fenced }, None)
+                if promised { Accepted::Yes } else { Accepted::Fenced }
             }
             Entry::Checked { stream, epoch } => {
                 let leads = |s: &Stream| s.leading() == Some(*epoch);
                 match self.streams.get(stream).is_some_and(leads) {
-                    true => (Accepted::Yes, None),
-                    false => (Accepted::Fenced, None),
+                    true => Accepted::Yes,
+                    false => Accepted::Fenced,
                 }
             }
         };
         self.show(showed);
-        Ok(Applied { accepted, entry, cut })
+        Ok(Applied { accepted, entry })
     }
 
     fn take_log(&mut self, log: LogId) {
