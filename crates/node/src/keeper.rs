@@ -12,6 +12,7 @@ mod unnamed;
 
 use super::{Node, OwnStore, compare};
 use crate::idle::IdleSessions;
+use crate::rewrite::Attempt;
 use compact::Rest;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Index, StoreId, Tier};
 use holdfast_base::{Kind, Result};
@@ -99,6 +100,8 @@ pub struct Keeper {
     /// Replicas that the view does not name, and since when.
     unnamed: BTreeMap<(StoreId, ChunkId, Generation), u64>,
     unnamed_next_ns: u64,
+    /// Rewrites of chunks that stores compute.
+    compacting: Vec<Attempt>,
     /// Files that were begun and not closed.
     unclosed: unclosed::Unclosed,
 }
@@ -148,6 +151,7 @@ impl Keeper {
             look_next: BTreeMap::new(),
             unlink_next: BTreeMap::new(),
             owed: BTreeSet::new(),
+            compacting: Vec::new(),
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
             surplus_next_ns: 0,

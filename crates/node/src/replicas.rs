@@ -16,7 +16,7 @@ mod set;
 mod share;
 mod window;
 
-pub(super) use compact::compact_anew;
+pub(super) use compact::{Answers, compact_anew};
 pub use fence::{Decision, FenceRound};
 pub use reader::{Answer, Wanted};
 pub use seal::SealReport;

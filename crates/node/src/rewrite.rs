@@ -6,13 +6,15 @@
 
 use super::{Node, OwnStore};
 use crate::keeper::gone;
+use crate::replicas::Answers;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Slot, StoreId};
 use holdfast_base::{Error, Result};
+use holdfast_chunk::Done;
 use holdfast_cluster::compaction::{self, Rewriting, Verdict};
 use holdfast_cluster::{Chunk, ChunkKind, ChunkState, Command, Outcome};
-use holdfast_env::sometimes;
+use holdfast_env::{HoldMutex, sometimes};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A packed chunk of a face, as the node sees it that compacts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,25 @@ pub struct FaceChunk {
     pub needles: u64,
     /// An older generation is still there: it is not rewritten again before that is gone.
     pub has_old: bool,
+}
+
+/// A rewrite that stores compute. Dropped, it is as if it had never been begun.
+pub(super) struct Attempt {
+    rewriting: Rewriting,
+    /// Filled when the last store has answered, or its time was up.
+    answers: Arc<Mutex<Option<Result<Answers>>>>,
+}
+
+impl Attempt {
+    pub(super) fn chunk(&self) -> ChunkId {
+        self.rewriting.chunk
+    }
+
+    /// What it came to, once all stores have answered.
+    pub(super) fn finished(&self, node: &Arc<Node>) -> Option<Result<()>> {
+        let answers = self.answers.held().take()?;
+        Some(answers.and_then(|answers| node.switch(&self.rewriting, &answers)))
+    }
 }
 
 impl Node {
@@ -85,18 +106,44 @@ impl Node {
         next: Generation,
         live: &BTreeSet<Slot>,
     ) -> Result<()> {
+        match self.rewriting(chunk, next, live)? {
+            Some(rewriting) => self.carry_out(rewriting),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the stores begin to compute, and does not wait for them.
+    pub(super) fn start_rewrite(
+        self: &Arc<Node>,
+        chunk: ChunkId,
+        next: Generation,
+        live: &BTreeSet<Slot>,
+    ) -> Result<Option<Attempt>> {
+        let Some(rewriting) = self.rewriting(chunk, next, live)? else { return Ok(None) };
+        let answers = Arc::new(Mutex::new(None));
+        let slot = answers.clone();
+        self.remove_given_up_of(&rewriting)?;
+        self.compute(&rewriting, Box::new(move |computed| *slot.held() = Some(computed)));
+        Ok(Some(Attempt { rewriting, answers }))
+    }
+
+    /// What is to be made of a chunk by whom; none of one that was deleted meanwhile.
+    fn rewriting(
+        &self,
+        chunk: ChunkId,
+        next: Generation,
+        live: &BTreeSet<Slot>,
+    ) -> Result<Option<Rewriting>> {
         let known = self.read_chunk(chunk, |view, _| view.get(chunk).cloned())?;
-        // It may have been deleted meanwhile.
         let Some(known) = known.filter(|known| known.state != ChunkState::Doomed) else {
-            return Ok(());
+            return Ok(None);
         };
         if self.sees_to(&known).is_none() {
             return Err(Error::invalid(format!(
                 "rewrite chunk `{chunk}`: the first of its replicas is not in a store of this node"
             )));
         }
-        let rewriting = Rewriting::new(&known, next, live.clone(), |store| self.is_lost(store))?;
-        self.carry_out(rewriting)
+        Rewriting::new(&known, next, live.clone(), |store| self.is_lost(store)).map(Some)
     }
 
     /// Goes back to a generation before, for a chunk whose current copies are all lost: what else
@@ -122,15 +169,30 @@ impl Node {
 
     /// Has the stores compute, and the log switch if all agree.
     fn carry_out(self: &Arc<Node>, rewriting: Rewriting) -> Result<()> {
+        self.remove_given_up_of(&rewriting)?;
+        let answers = self.wait_for(|done| self.compute(&rewriting, done))?;
+        self.switch(&rewriting, &answers)
+    }
+
+    /// Has every store compute the generation from what lives.
+    fn compute(self: &Arc<Node>, rewriting: &Rewriting, done: Done<Answers>) {
         let (chunk, next) = (rewriting.chunk, rewriting.next);
-        let own = || self.stores.iter().filter(|own| rewriting.stores().contains(&own.id));
-        // The attempts before have left what takes as much room.
-        own().try_for_each(|own| self.remove_given_up(own, chunk))?;
-        let answers = self.wait_for(|done| {
-            let stores = rewriting.stores();
-            self.replicator.compact_on(stores, (chunk, next), &rewriting.live, done);
-        })?;
-        match rewriting.judge(&answers) {
+        self.replicator.compact_on(rewriting.stores(), (chunk, next), &rewriting.live, done);
+    }
+
+    /// The attempts before have left what takes as much room.
+    fn remove_given_up_of(&self, rewriting: &Rewriting) -> Result<()> {
+        self.own_of(rewriting).try_for_each(|own| self.remove_given_up(own, rewriting.chunk))
+    }
+
+    fn own_of(&self, rewriting: &Rewriting) -> impl Iterator<Item = &OwnStore> {
+        self.stores.iter().filter(|own| rewriting.stores().contains(&own.id))
+    }
+
+    /// Has the log switch, if all stores agree.
+    fn switch(self: &Arc<Node>, rewriting: &Rewriting, answers: &Answers) -> Result<()> {
+        let (chunk, next) = (rewriting.chunk, rewriting.next);
+        match rewriting.judge(answers) {
             Verdict::Switch(switch) => {
                 self.propose_and_wait(switch, Durability::Durable)?;
             }
@@ -149,7 +211,7 @@ impl Node {
                 )));
             }
         }
-        for own in own() {
+        for own in self.own_of(rewriting) {
             // An attempt before may have been late with its request, too.
             self.remove_given_up(own, chunk)?;
             own.store.switch(chunk, next)?;

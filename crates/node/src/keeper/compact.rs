@@ -3,6 +3,7 @@
 //! it takes. What a switch waits for is `holdfast_cluster::compaction`'s to say.
 
 use super::{Held, Keeper};
+use crate::rewrite::Attempt;
 use holdfast_base::ids::{ChunkId, FileId, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::ChunkState;
@@ -25,9 +26,18 @@ pub(super) struct Rest {
 }
 
 impl Keeper {
+    /// Begins what is worth it, and ends what the stores have answered. It is not waited for: a store
+    /// that was cut off is given minutes, and this node's other duties must not stand still so long.
     pub(super) fn compact(&mut self, now_ns: u64) -> Result<()> {
         let writing: BTreeSet<ChunkId> = self.node.packed.open_chunks().into_iter().collect();
-        let mut left = self.options.compactions;
+        for attempt in std::mem::take(&mut self.compacting) {
+            match attempt.finished(&self.node) {
+                Some(ended) => self.compacted(attempt.chunk(), now_ns, ended),
+                None => self.compacting.push(attempt),
+            }
+        }
+        let under_way: BTreeSet<ChunkId> = self.compacting.iter().map(Attempt::chunk).collect();
+        let mut left = self.options.compactions.saturating_sub(under_way.len());
         for held in self.around.clone().iter() {
             let (chunk, info) = (held.info.chunk, &held.info);
             if left == 0 {
@@ -36,18 +46,26 @@ impl Keeper {
             if info.kind != holdfast_chunk::ChunkKind::Packed
                 || info.state != holdfast_chunk::ReplicaState::Sealed
                 || writing.contains(&chunk)
+                || under_way.contains(&chunk)
                 || self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns)
                 || !self.is_worth(held)?
             {
                 continue;
             }
             left -= 1;
-            match self.compact_one(held) {
-                Ok(()) => drop(self.resting.remove(&chunk)),
-                Err(e) => self.rest(chunk, now_ns, e.context(format_args!("chunk `{chunk}`"))),
+            match self.begin_one(held) {
+                Ok(Some(attempt)) => self.compacting.push(attempt),
+                begun => self.compacted(chunk, now_ns, begun.map(|_| ())),
             }
         }
         Ok(())
+    }
+
+    fn compacted(&mut self, chunk: ChunkId, now_ns: u64, ended: Result<()>) {
+        match ended {
+            Ok(()) => drop(self.resting.remove(&chunk)),
+            Err(e) => self.rest(chunk, now_ns, e.context(format_args!("chunk `{chunk}`"))),
+        }
     }
 
     fn is_worth(&self, held: &Held) -> Result<bool> {
@@ -68,16 +86,16 @@ impl Keeper {
     }
 
     /// Close, then rewrite from the live slots at one index behind it.
-    fn compact_one(&self, held: &Held) -> Result<()> {
+    fn begin_one(&self, held: &Held) -> Result<Option<Attempt>> {
         let (chunk, node) = (held.info.chunk, &self.node);
         // Nothing alive: it is unlinked instead.
-        let Some(next) = node.begin_rewrite(chunk)? else { return Ok(()) };
+        let Some(next) = node.begin_rewrite(chunk)? else { return Ok(None) };
         let live = node.read_chunk(chunk, |view, _| {
             view.get(chunk).filter(|known| is_ready(known))?;
             Some(view.live_slots(chunk)?.into_iter().collect::<BTreeSet<Slot>>())
         })?;
-        let Some(live) = live.filter(|live| !live.is_empty()) else { return Ok(()) };
-        node.rewrite(chunk, next, &live)
+        let Some(live) = live.filter(|live| !live.is_empty()) else { return Ok(None) };
+        node.start_rewrite(chunk, next, &live)
     }
 
     /// It is tried again; what is broken is said at once, what waits for somebody when it has for
@@ -119,10 +137,8 @@ impl Keeper {
             if self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns) {
                 continue;
             }
-            match node.go_back(chunk) {
-                Ok(()) => drop(self.resting.remove(&chunk)),
-                Err(e) => self.rest(chunk, now_ns, e.context(format_args!("chunk `{chunk}`"))),
-            }
+            let ended = node.go_back(chunk);
+            self.compacted(chunk, now_ns, ended);
         }
         Ok(())
     }
