@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 enum Catcher {
     /// Tests of one test binary whose names contain the filter.
     Test { package: String, target: String, filter: String },
-    /// Schedules of the simulation: so many, from this seed on.
-    Schedules { count: u64, first: u64 },
+    /// Schedules of the simulation: so many, from this seed on; with as many shards beside the first.
+    Schedules { count: u64, first: u64, shards: Option<u64> },
 }
 
 impl Catcher {
@@ -107,9 +107,13 @@ fn parse_line(line: &str) -> Result<Bug, String> {
     }
     let number = |word: &str| word.parse::<u64>().map_err(|_| format!("`{word}`: not a number"));
     let catcher = match catcher.split(' ').collect::<Vec<_>>()[..] {
-        ["sim", count] => Catcher::Schedules { count: number(count)?, first: 1 },
+        ["sim", count] => Catcher::Schedules { count: number(count)?, first: 1, shards: None },
         ["sim", count, "from", first] => {
-            Catcher::Schedules { count: number(count)?, first: number(first)? }
+            Catcher::Schedules { count: number(count)?, first: number(first)?, shards: None }
+        }
+        ["sim", count, "from", first, "shards", shards] => {
+            let shards = Some(number(shards)?);
+            Catcher::Schedules { count: number(count)?, first: number(first)?, shards }
         }
         [package, target, filter] => Catcher::Test {
             package: package.to_owned(),
@@ -117,9 +121,11 @@ fn parse_line(line: &str) -> Result<Bug, String> {
             filter: filter.to_owned(),
         },
         _ => {
-            return Err("the catcher is `sim COUNT [from SEED]`, or a package, `lib` or the name \
-                        of a test file, and a filter"
-                .into());
+            return Err(
+                "the catcher is `sim COUNT [from SEED [shards N]]`, or a package, `lib` or \
+                        the name of a test file, and a filter"
+                    .into(),
+            );
         }
     };
     Ok(Bug { name: name.to_owned(), catcher })
@@ -164,11 +170,14 @@ impl Binaries {
     /// How the bug was caught, or why it was not.
     fn plant(&self, bug: &Bug) -> Result<&'static str, String> {
         let mut command = match &bug.catcher {
-            Catcher::Schedules { count, first } => {
+            Catcher::Schedules { count, first, shards } => {
                 let simulation = self.simulation.as_ref().ok_or("the simulation was not built")?;
                 let mut command = Command::new(simulation);
                 command.args(["--threads", "1", "--plant", &bug.name]);
                 command.args(["--schedules", &count.to_string(), "--seed", &first.to_string()]);
+                if let Some(shards) = shards {
+                    command.args(["--shards", &shards.to_string()]);
+                }
                 command.current_dir(&self.root);
                 command
             }
@@ -292,10 +301,11 @@ mod tests {
 
     #[test]
     fn a_catalogue_has_names_reasons_and_catchers() {
-        let text = "# name\n\na.b\tbreaks\tsim 20\nc\tbreaks\tsim 1 from 22\nd\tx\tp lib f\n";
+        let text =
+            "# name\n\na.b\tbreaks\tsim 20\nc\tbreaks\tsim 1 from 22 shards 0\nd\tx\tp lib f\n";
         let bugs = parse(text).unwrap();
-        assert_eq!(bugs[0].catcher, Catcher::Schedules { count: 20, first: 1 });
-        assert_eq!(bugs[1].catcher, Catcher::Schedules { count: 1, first: 22 });
+        assert_eq!(bugs[0].catcher, Catcher::Schedules { count: 20, first: 1, shards: None });
+        assert_eq!(bugs[1].catcher, Catcher::Schedules { count: 1, first: 22, shards: Some(0) });
         let catcher =
             Catcher::Test { package: "p".into(), target: "lib".into(), filter: "f".into() };
         assert_eq!(bugs[2], Bug { name: "d".into(), catcher });

@@ -29,6 +29,7 @@ struct Arguments {
     trace: bool,
     /// Other than drawn.
     nodes: Option<usize>,
+    shards: Option<u16>,
     threads: usize,
     /// How long clients work; faults begin within what comes before the last 25 of them.
     seconds: Option<u64>,
@@ -53,6 +54,7 @@ fn options() -> Result<Arguments, String> {
         seconds: None,
         trace: false,
         nodes: None,
+        shards: None,
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
         without: Vec::new(),
         planted: Vec::new(),
@@ -86,6 +88,7 @@ fn options() -> Result<Arguments, String> {
             "--seed" => options.seed = number()?,
             "--schedules" => options.schedules = Some(number()?),
             "--nodes" => options.nodes = Some(number()? as usize),
+            "--shards" => options.shards = Some(number()? as u16),
             "--threads" => options.threads = number()? as usize,
             "--seconds" => options.seconds = Some(number()?),
             "--calm" => options.calm = true,
@@ -115,6 +118,7 @@ fn schedule(options: &Arguments, seed: u64, trace: bool) -> Schedule {
     Schedule {
         guests: guests.clone(),
         nodes: options.nodes.unwrap_or(schedule.nodes),
+        shards: options.shards.unwrap_or(schedule.shards),
         trace: trace && !options.trace,
         aloud: options.trace,
         sites_off: options.without.clone(),
