@@ -22,6 +22,7 @@ mod ride;
 pub mod scheduler;
 mod scribe;
 mod server;
+mod shards;
 mod sort;
 mod table;
 mod tls;
@@ -39,6 +40,7 @@ use recovery::RecoveryBench;
 use ride::RideBench;
 use scheduler::SchedulerBench;
 use scribe::ScribeBench;
+use shards::ShardsBench;
 use sort::SortBench;
 use table::TableBench;
 
@@ -64,6 +66,8 @@ pub enum Bench {
     Ride(RideBench),
     /// The log on brokers: creates, restarts and look-ups, beside Kafka's own tools
     Log(LogBench),
+    /// Names in two shards beside one, and a directory that moves between them
+    Shards(ShardsBench),
     /// Scribe's messages through an agent and a node, beside rsyslog
     Scribe(ScribeBench),
     /// The external sort, beside the disk's bandwidth and GNU sort
@@ -85,6 +89,7 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Cluster(options) => cluster::run(options, out),
         Bench::Ride(options) => ride::run(options, out),
         Bench::Log(options) => log::run(options, out),
+        Bench::Shards(options) => shards::run(options, out),
         Bench::Scribe(options) => scribe::run(options, out),
         Bench::Sort(options) => sort::run(options, out),
         Bench::Table(options) => table::run(options, out),

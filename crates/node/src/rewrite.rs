@@ -40,10 +40,14 @@ impl Attempt {
         self.rewriting.chunk
     }
 
-    /// What it came to, once all stores have answered.
+    /// What it came to, once all stores have answered. Of a chunk that was deleted meanwhile, nothing.
     pub(super) fn finished(&self, node: &Arc<Node>) -> Option<Result<()>> {
         let answers = self.answers.held().take()?;
-        Some(answers.and_then(|answers| node.switch(&self.rewriting, &answers)))
+        let ended = answers.and_then(|answers| node.switch(&self.rewriting, &answers));
+        Some(ended.or_else(|e| match node.is_rewritable(self.chunk())? {
+            true => Err(e),
+            false => Ok(()),
+        }))
     }
 }
 
@@ -125,6 +129,12 @@ impl Node {
         self.remove_given_up_of(&rewriting)?;
         self.compute(&rewriting, Box::new(move |computed| *slot.held() = Some(computed)));
         Ok(Some(Attempt { rewriting, answers }))
+    }
+
+    fn is_rewritable(&self, chunk: ChunkId) -> Result<bool> {
+        self.read_chunk(chunk, |view, _| {
+            view.get(chunk).is_some_and(|known| known.state != ChunkState::Doomed)
+        })
     }
 
     /// What is to be made of a chunk by whom; none of one that was deleted meanwhile.
