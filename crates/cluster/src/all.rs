@@ -2,10 +2,11 @@
 //! keeps it, as the root's view has it. Borrowed for one question, while none of the views changes;
 //! a shard that is not there (not opened yet, or stopped) fails what asks for it and nothing else.
 
+use crate::borders::top;
 use crate::names::{FileInfo, Page, Totals, Usage, resolve};
 use crate::{Chunk, Namespace};
 use holdfast_base::ids::{ChunkId, FileId};
-use holdfast_base::{Result, path};
+use holdfast_base::{Error, Result, path};
 
 /// Shards of a cluster, the root's included: each is a topic and a fold on every node, and a leader
 /// looks at all of them in every round.
@@ -45,9 +46,24 @@ impl<'a> AllShards<'a> {
         }
     }
 
-    /// Who keeps a path.
+    /// Who keeps a path. `Retry` for what is on its way from shard to shard: it is there in a moment.
     pub fn of_path(&self, path: &str) -> Result<&'a Namespace> {
-        self.get(self.root.shard_at(path))
+        match self.root.borders().is_any_away() {
+            true => self.of_name(top(path)),
+            false => Ok(self.root),
+        }
+    }
+
+    /// As [`AllShards::of_path`], of a name in the root.
+    fn of_name(&self, name: &str) -> Result<&'a Namespace> {
+        let keeper = self.root.borders().keeper_of(name);
+        let view = self.get(keeper)?;
+        match keeper == 0 || view.borders().keeps(name) {
+            true => Ok(view),
+            false => {
+                Err(Error::retry(format!("`/{name}` is on its way from shard to shard: ask again")))
+            }
+        }
     }
 
     /// Who keeps a file.
@@ -63,6 +79,18 @@ impl<'a> AllShards<'a> {
     /// What is known of a chunk; `None` where it was deleted, or never was.
     pub fn chunk(&self, chunk: ChunkId) -> Result<Option<&'a Chunk>> {
         Ok(self.of_chunk(chunk)?.chunks().get(chunk))
+    }
+
+    /// Paths of up to `max` files with bytes in a chunk, whichever shard has their names.
+    pub fn files_of(&self, chunk: ChunkId, max: usize) -> Vec<String> {
+        let named = self.iter().flat_map(|shard| shard.files_of(chunk, max));
+        named.take(max).collect()
+    }
+
+    /// The file whose bytes a raw chunk has: where it was begun, or where it has moved since.
+    pub fn owner_of(&self, chunk: &Chunk) -> FileId {
+        let moved = self.iter().find_map(|shard| shard.names().moved_owner(chunk.id));
+        moved.unwrap_or(chunk.owner)
     }
 
     /// See [`Namespace::totals`].
@@ -94,7 +122,7 @@ impl<'a> AllShards<'a> {
 
     /// See [`Namespace::resolve`].
     pub fn resolve(&self, path: &str) -> Result<(String, FileInfo)> {
-        resolve(self.root, &|name| self.get(self.root.borders().keeper_of(name)), path)
+        resolve(self.root, &|name| self.of_name(name), path)
     }
 
     /// See [`Namespace::list`]. The root shows what other shards keep as they have it.

@@ -9,6 +9,7 @@
 use crate::AllShards;
 use crate::all::SHARDS_MAX;
 use crate::command::METADATA_BYTES_MAX;
+use crate::moves::{Frozen, Left, Moves, Stamp};
 use crate::namespace::{Shown, ensure};
 use holdfast_base::codec_struct;
 use holdfast_base::ids::Index;
@@ -63,6 +64,8 @@ pub struct Borders {
     back: BTreeMap<String, Index>,
     /// Elsewhere, by name.
     given: BTreeMap<String, Given>,
+    /// Of directories that go with their content.
+    moves: Moves,
 }
 
 /// The first component of a path.
@@ -80,8 +83,8 @@ pub(crate) fn is_top(path: &str) -> bool {
 impl Borders {
     pub(crate) fn new(shard: u16) -> Borders {
         let count = if shard == 0 { 1 } else { 0 };
-        let (forwarded, back, given) = Default::default();
-        Borders { shard, count, forwarded, back, given }
+        let (forwarded, back, given, moves) = Default::default();
+        Borders { shard, count, forwarded, back, given, moves }
     }
 
     /// Whether there never was another shard, as far as this one has heard.
@@ -138,7 +141,25 @@ impl Borders {
         !self.forwarded.is_empty()
     }
 
-    fn keeps(&self, name: &str) -> bool {
+    /// Of directories that go, or come, with their content.
+    pub fn moves(&self) -> &Moves {
+        &self.moves
+    }
+
+    pub(crate) fn moves_mut(&mut self) -> &mut Moves {
+        &mut self.moves
+    }
+
+    /// Refuses what lies in a directory that is moving: it has its answer when that is there.
+    pub fn check_still(&self, path: &str) -> Result<()> {
+        match self.moves.frozen.is_empty() {
+            true => Ok(()),
+            false => self.moves.check_frozen(top(path)),
+        }
+    }
+
+    /// Whether this shard is the one that keeps a name of the root.
+    pub fn keeps(&self, name: &str) -> bool {
         if self.shard == 0 {
             return !self.forwarded.contains_key(name);
         }
@@ -153,7 +174,15 @@ impl Borders {
             return Ok(());
         }
         self.check_kept(path)?;
+        self.check_frozen(path)?;
         self.check_number(path, number)
+    }
+
+    fn check_frozen(&self, path: &str) -> Result<()> {
+        match planted!("cluster.frozen-and-written") {
+            true => Ok(()),
+            false => self.check_still(path),
+        }
     }
 
     /// Refuses what is another shard's.
@@ -169,6 +198,11 @@ impl Borders {
             }
             None => format!("`/{name}` is not kept by shard {} (now): ask again", self.shard),
         }))
+    }
+
+    /// Of a directory that was given here once.
+    pub(crate) fn given_as(&self, name: &str) -> Option<&Given> {
+        self.given.get(name)
     }
 
     fn check_number(&self, path: &str, number: Index) -> Result<()> {
@@ -187,6 +221,7 @@ impl Borders {
     /// the file is this shard's: that would be a move from shard to shard.
     pub(crate) fn check_second(&self, path: &str, number: Index) -> Result<()> {
         if self.keeps(top(path)) {
+            self.check_frozen(path)?;
             return self.check_number(path, number);
         }
         Err(Error::invalid(format!(
@@ -203,8 +238,8 @@ impl Borders {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "shard {} keeps it, and shard 0 its name: empty it, and give it back first (`holdfast \
-             shard move DIR --to 0`)",
+            "shard {} keeps it, and shard 0 its name: give it back first (`holdfast shard move DIR \
+             --to 0`)",
             self.shard
         )))
     }
@@ -226,7 +261,63 @@ impl Borders {
         }
     }
 
-    /// Whether a directory can be given away from here to there; it is empty, as its tree says.
+    /// Freezes a directory that may be, or takes that back.
+    pub(crate) fn freeze(&mut self, index: Index, name: &str, to: u16) -> Result<()> {
+        match self.moves.frozen.get(name).copied() {
+            Some(frozen) if to == self.shard => {
+                self.moves.frozen.remove(name);
+                self.moves.undone.insert(name.to_owned(), frozen.at);
+            }
+            Some(frozen) if frozen.to != to => {
+                return Err(Error::exists(format!(
+                    "it is moving to shard {} already: wait, or take that back first (`--to {}`)",
+                    frozen.to, self.shard
+                )));
+            }
+            Some(_) => {}
+            None if to == self.shard => {
+                return Err(Error::invalid(format!("shard {to} keeps it already")));
+            }
+            None => {
+                self.check_forward(to)?;
+                self.moves.frozen.insert(name.to_owned(), Frozen { to, at: index });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the move is called of a directory that was frozen here by this entry.
+    pub(crate) fn stamp_of(&self, name: &str, freeze: Index) -> Stamp {
+        let number = self.given.get(name).map_or(freeze, |given| given.number);
+        Stamp { number, freeze }
+    }
+
+    /// Whether a frozen directory departs now: `None` where it has. All of it was taken.
+    pub(crate) fn check_depart(&self, name: &str, freeze: Index) -> Result<Option<u16>> {
+        if self.moves.left.get(name).is_some_and(|left| left.freeze >= freeze) {
+            return Ok(None);
+        }
+        match self.moves.frozen.get(name) {
+            Some(frozen) if frozen.at == freeze => Ok(Some(frozen.to)),
+            _ => {
+                Err(Error::retry(format!("`/{name}` is not frozen by entry {freeze}: look again")))
+            }
+        }
+    }
+
+    pub(crate) fn depart(
+        &mut self,
+        name: &str,
+        (freeze, parts): (Index, u32),
+        to: u16,
+        attributes: DirAttributes,
+    ) {
+        self.moves.frozen.remove(name);
+        self.forward(freeze, name, to, attributes);
+        self.moves.left.insert(name.to_owned(), Left { freeze, parts });
+    }
+
+    /// Whether a directory can be given away from here to there.
     pub(crate) fn check_forward(&self, to: u16) -> Result<()> {
         if self.shard != 0 && to != 0 {
             return Err(Error::invalid(format!(
@@ -252,8 +343,9 @@ impl Borders {
         Ok(())
     }
 
-    /// It goes, by the entry at `index`.
+    /// It goes, by the move of this number where this is shard 0.
     pub(crate) fn forward(&mut self, index: Index, name: &str, to: u16, attributes: DirAttributes) {
+        self.moves.left.remove(name);
         match self.given.get_mut(name) {
             Some(given) => given.gone = Some(attributes),
             None => {
@@ -340,18 +432,8 @@ impl Borders {
         }
         let counted = if shard == 0 { 1..=SHARDS_MAX as u16 } else { 0..=0 };
         ensure(counted.contains(&borders.count), || format!("there are {} shards", borders.count))?;
-        ensure(!borders.is_plain(), || "borders that say nothing are not written".to_owned())?;
         Ok(borders)
     }
-}
-
-/// A move that is not done: what its next entry is, and the shard whose topic it goes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfinished {
-    pub shard: u16,
-    pub name: String,
-    pub number: Index,
-    pub attributes: DirAttributes,
 }
 
 /// Whether what is here of the shards shows all that was done in a directory before it came to who keeps it
@@ -370,24 +452,6 @@ pub fn shows_moves(all: &AllShards<'_>, path: &str) -> bool {
     // Who was given it before has given it back.
     let keeper = root.keeper_of(name);
     given().all(|(shard, given)| shard.shard() == keeper || given.gone.is_some())
-}
-
-/// What is left to do of moves, as far as the shards that are there say. Whoever leads does it, however
-/// often: the numbers see to that.
-pub fn unfinished(all: &AllShards<'_>) -> Vec<Unfinished> {
-    let root = all.root();
-    let next = |(name, Forwarded { to, number }): (&str, Forwarded)| {
-        let target = all.get(to).ok()?;
-        let (shard, attributes) = match target.borders().given.get(name) {
-            Some(Given { number: at, gone: None }) if *at == number => return None,
-            Some(Given { number: at, gone: Some(attributes) }) if *at == number => {
-                (0, attributes.clone())
-            }
-            _ => (to, root.dir_attributes(name)?),
-        };
-        Some(Unfinished { shard, name: name.to_owned(), number, attributes })
-    };
-    root.borders().forwarded().filter_map(next).collect()
 }
 
 /// Refuses attributes that no directory has.

@@ -4,6 +4,7 @@
 
 mod bytes;
 mod chunk;
+mod elsewhere;
 mod naming;
 mod replicas;
 mod space;
@@ -12,9 +13,12 @@ mod table;
 mod tests;
 
 pub use chunk::{Chunk, ChunkState, Dropped, OldGeneration};
+pub use elsewhere::Debt;
 pub use replicas::ShortChunk;
 
+use elsewhere::Elsewhere;
 use holdfast_base::ids::{ChunkId, Generation, Index, Slot};
+use holdfast_env::planted;
 use std::collections::VecDeque;
 use table::ChunkTable;
 
@@ -26,6 +30,7 @@ pub struct Chunks {
     next: u64,
     /// What was freed and may still be read, oldest first.
     freed: VecDeque<Freed>,
+    elsewhere: Elsewhere,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +49,8 @@ enum FreedThing {
 
 impl Chunks {
     pub(crate) fn new(shard: u16) -> Chunks {
-        Chunks { shard, table: ChunkTable::default(), next: 1, freed: VecDeque::new() }
+        let (table, freed, elsewhere) = Default::default();
+        Chunks { shard, table, next: 1, freed, elsewhere }
     }
 
     pub fn shard(&self) -> u16 {
@@ -77,7 +83,11 @@ impl Chunks {
 
     /// The slots of a packed chunk that compaction must keep, in order.
     pub fn live_slots(&self, chunk: ChunkId) -> Option<Vec<Slot>> {
-        self.table.get(chunk).map(|chunk| chunk.live.iter().map(Slot).collect())
+        let names_alone = planted!("cluster.compaction-asks-names-alone");
+        let is_held = |slot: u32| names_alone && self.held_slots(chunk).any(|held| held == slot);
+        let live =
+            |known: &Chunk| known.live.iter().filter(|slot| !is_held(*slot)).map(Slot).collect();
+        self.table.get(chunk).map(live)
     }
 
     /// How much waits for a `Release`, and the entry that freed the oldest of it.

@@ -3,6 +3,9 @@
 //! (time, placement, cookies) is in the entry; the fold makes none.
 
 use crate::borders::{Borders, DirAttributes};
+use crate::chunks::Debt;
+use crate::moves::Stamp;
+use crate::names::PartNode;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{
     ChunkId, Durability, FileId, Generation, Index, NodeId, Pointer, StoreId, Tier,
@@ -339,6 +342,56 @@ pub enum Command {
     BeginRewrite {
         chunk: ChunkId,
     },
+    /// A directory of the root is to go to the shard `to` with all that is in it: nothing in it changes from
+    /// here on. With the shard's own number, it stays after all. Refused while files are written for it.
+    Freeze {
+        dir: String,
+        to: u16,
+    },
+    /// The next part of a directory that was frozen elsewhere: kept aside. Changes nothing where that was
+    /// done, or is late.
+    Take {
+        dir: String,
+        stamp: Stamp,
+        part: u32,
+        nodes: Vec<PartNode>,
+    },
+    /// All of a frozen directory was taken, in so many parts: from here on it is the other shard's. Changes
+    /// nothing where that was done.
+    Depart {
+        dir: String,
+        freeze: Index,
+        parts: u32,
+    },
+    /// Gives what was taken of a directory its name. Changes nothing where that was done, or is late.
+    Arrive {
+        dir: String,
+        stamp: Stamp,
+        parts: u32,
+        attributes: DirAttributes,
+    },
+    /// What was taken of this freeze is worth nothing: it was taken back.
+    Discard {
+        dir: String,
+        stamp: Stamp,
+    },
+    /// Frees up to `budget` names that another shard has now; their bytes are held for it. Answers
+    /// `Progress`.
+    Forget {
+        budget: u32,
+    },
+    /// Nothing in shard `from`, nor anywhere else, names these bytes any more; the first is its debt of this
+    /// number. Those that were heard of before are passed over.
+    LetGo {
+        from: u16,
+        first: u64,
+        debts: Vec<Debt>,
+    },
+    /// Shard `home` has heard of so many debts: they are paid.
+    LetGone {
+        home: u16,
+        through: u64,
+    },
 }
 codec_enum!(Command: "command" {
     1 => MakeDir { path, kind, mode, mtime, class, parents },
@@ -374,10 +427,18 @@ codec_enum!(Command: "command" {
     29 => Forward { dir, to },
     30 => Own { dir, number, attributes },
     31 => Behind { numbers, command },
+    32 => Freeze { dir, to },
+    33 => Take { dir, stamp, part, nodes },
+    34 => Depart { dir, freeze, parts },
+    35 => Arrive { dir, stamp, parts, attributes },
+    36 => Discard { dir, stamp },
+    37 => Forget { budget },
+    38 => LetGo { from, first, debts },
+    39 => LetGone { home, through },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 31;
+const COMMAND_TAG_MAX: u8 = 39;
 
 /// What says which shard a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -405,7 +466,8 @@ impl Command {
             | Delete { path, .. }
             | SetAttributes { path, .. }
             | SetClass { path, .. }
-            | Forward { dir: path, .. } => Subject::Path(path),
+            | Forward { dir: path, .. }
+            | Freeze { dir: path, .. } => Subject::Path(path),
             Close { file, .. } | Abandon { file } | Salvage { file, .. } => Subject::File(*file),
             AllocateChunk { kind: ChunkKind::Raw, owner, .. }
             | AllocateCopies { kind: ChunkKind::Raw, owner, .. } => Subject::File(*owner),
@@ -415,6 +477,13 @@ impl Command {
             | Release { .. }
             | AddShard {}
             | Own { .. }
+            | Take { .. }
+            | Depart { .. }
+            | Arrive { .. }
+            | Discard { .. }
+            | Forget { .. }
+            | LetGo { .. }
+            | LetGone { .. }
             | Behind { .. } => Subject::Told {},
             SealChunk { chunk, .. }
             | CloseChunk { chunk }
@@ -441,7 +510,7 @@ impl Command {
             Rename { from, to, .. } => (Some(from), Some(to)),
             Close { path, .. } | Salvage { path, .. } => (Some(path), None),
             // Moves have numbers of their own.
-            Forward { .. } | Own { .. } => (None, None),
+            Forward { .. } | Freeze { .. } | Own { .. } => (None, None),
             _ => match self.subject() {
                 Subject::Path(path) => return [Some(path), None].into_iter().flatten(),
                 Subject::File(_) | Subject::Chunk(_) | Subject::Told {} => (None, None),

@@ -16,6 +16,7 @@ pub mod digests;
 pub mod holds;
 pub mod images;
 pub mod liveness;
+pub mod moves;
 pub mod names;
 pub mod namespace;
 pub mod placement;
@@ -25,7 +26,7 @@ pub mod topics;
 mod views;
 
 pub use all::{AllShards, SHARDS_MAX};
-pub use chunks::{Chunk, ChunkState, Chunks};
+pub use chunks::{Chunk, ChunkState, Chunks, Debt};
 pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
     StartedStore, StoreState, TOKENS_MAX, Token,

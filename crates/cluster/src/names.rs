@@ -7,6 +7,7 @@ mod bytes;
 mod children;
 mod files;
 mod nodes;
+mod parts;
 mod prefetch;
 mod read;
 mod shared;
@@ -15,6 +16,7 @@ mod table;
 mod tests;
 mod tree;
 
+pub use parts::{Content, PART_BYTES, PartNode};
 pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage, resolve};
 
 use crate::{NodeKind, RawExtent, Remainder, StorageClass};
@@ -35,6 +37,10 @@ pub struct Names {
     unclosed: BTreeMap<u32, Unclosed>,
     /// Roots of deleted subtrees; the last one is reclaimed first.
     detached: Vec<u32>,
+    /// Roots of what another shard has now; the last one is forgotten first.
+    leaving: Vec<u32>,
+    /// Raw chunks that a file lists which was not begun in its place here. Found again from the extents.
+    moved: BTreeMap<ChunkId, u32>,
     totals: Totals,
 }
 
@@ -72,6 +78,8 @@ impl Names {
             extents: BTreeMap::new(),
             unclosed: BTreeMap::new(),
             detached: Vec::new(),
+            leaving: Vec::new(),
+            moved: BTreeMap::new(),
             totals: Totals::default(),
         }
     }

@@ -3,6 +3,7 @@
 //! takes any command, reads no clock, setting or randomness, and refuses whole or applies whole.
 //! The log's runtime calls `apply`, `snapshot` and `restore`; the file face calls the reads.
 
+mod moves;
 mod read;
 mod snapshot;
 
@@ -120,7 +121,7 @@ impl Namespace {
             // The file was born here, and stays.
             Close { path, .. } | Salvage { path, .. } => borders.check_second(path, number(0)),
             // That of a directory that comes says itself what it is about.
-            Forward { .. } | Own { .. } => Ok(()),
+            Forward { .. } | Own { .. } | Freeze { .. } => Ok(()),
             _ => match command.subject() {
                 Subject::Path(path) => borders.check(path, number(0)),
                 Subject::File(_) | Subject::Chunk(_) | Subject::Told {} => Ok(()),
@@ -185,17 +186,23 @@ impl Namespace {
             Command::AddShard {} => self.borders.add().map(|shard| Outcome::Shard { shard }),
             Command::Forward { dir, to } => self.forward(index, dir, *to),
             Command::Own { dir, number, attributes } => self.own(dir, *number, attributes),
+            Command::Freeze { dir, to } => self.freeze(index, dir, *to),
+            Command::Take { dir, stamp, part, nodes } => self.take(dir, *stamp, *part, nodes),
+            Command::Depart { dir, freeze, parts } => self.depart(dir, *freeze, *parts),
+            Command::Arrive { .. } => self.arrive(command),
+            Command::Discard { dir, stamp } => self.discard(dir, *stamp),
+            Command::Forget { budget } => Ok(names.forget(chunks, *budget)),
+            Command::LetGo { from, first, debts } => chunks.let_go(index, *from, *first, debts),
+            Command::LetGone { home, through } => chunks.pay(*home, *through),
             Command::Behind { .. } => Err(misrouted()),
         }
     }
 
     /// An empty directory goes to another shard. In shard 0 its name stays, for the root to be listed.
     fn forward(&mut self, index: Index, dir: &str, to: u16) -> Result<Outcome> {
-        path::check(dir)?;
-        if !is_top(dir) {
-            return Err(Error::invalid("only a directory right below the root goes to a shard"));
-        }
+        check_dir(dir)?;
         self.borders.check_kept(dir)?;
+        self.borders.check_still(dir)?;
         self.borders.check_forward(to)?;
         let attributes = self.names.empty_dir(dir)?;
         if self.shard() != 0 {
@@ -206,12 +213,10 @@ impl Namespace {
     }
 
     fn own(&mut self, dir: &str, number: Index, attributes: &DirAttributes) -> Result<Outcome> {
-        path::check(dir)?;
+        check_dir(dir)?;
         check_attributes(attributes)?;
-        if !is_top(dir) {
-            return Err(Error::invalid("only a directory right below the root comes from a shard"));
-        }
         if self.borders.check_own(top(dir), number)? {
+            self.drop_arriving(top(dir));
             self.names.take_dir(&mut self.chunks, dir, attributes)?;
             self.borders.own(top(dir), number);
         }
@@ -257,6 +262,15 @@ impl Namespace {
             self.names.give_chunk(writer, made);
         }
         Ok(Outcome::Chunk { chunk: made })
+    }
+}
+
+/// Refuses what no shard is given.
+fn check_dir(dir: &str) -> Result<()> {
+    path::check(dir)?;
+    match is_top(dir) {
+        true => Ok(()),
+        false => Err(Error::invalid("only a directory right below the root goes to a shard")),
     }
 }
 
@@ -313,6 +327,14 @@ impl fmt::Display for Doing<'_> {
             Command::Forward { dir, to } => write!(f, "move {} to shard {to}", Shown(dir)),
             Command::Behind { .. } => f.write_str("carry out what was asked behind a move"),
             Command::Own { dir, .. } => write!(f, "take {} from another shard", Shown(dir)),
+            Command::Freeze { dir, to } => write!(f, "move {} to shard {to}", Shown(dir)),
+            Command::Take { dir, part, .. } => write!(f, "take part {part} of {}", Shown(dir)),
+            Command::Depart { dir, .. } => write!(f, "let {} go", Shown(dir)),
+            Command::Arrive { dir, .. } => write!(f, "take {} from another shard", Shown(dir)),
+            Command::Discard { dir, .. } => write!(f, "discard parts of {}", Shown(dir)),
+            Command::Forget { .. } => f.write_str("forget names that have left"),
+            Command::LetGo { from, .. } => write!(f, "let bytes of shard {from} go"),
+            Command::LetGone { home, .. } => write!(f, "note what shard {home} has let go"),
         }
     }
 }

@@ -4,7 +4,8 @@
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{FileId, Index};
 use holdfast_base::{Error, Kind};
-use holdfast_cluster::borders::{DirAttributes, Unfinished, shows_moves, unfinished};
+use holdfast_cluster::borders::{DirAttributes, shows_moves};
+use holdfast_cluster::moves::{Unfinished, unfinished};
 use holdfast_cluster::{AllShards, Command, Location, Namespace, NodeKind, Outcome, StorageClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -99,16 +100,11 @@ impl World {
     fn finish(&mut self) {
         for _ in 0..4 {
             for left in self.unfinished() {
-                self.apply(left.shard, &own(&left)).unwrap();
+                self.apply(left.shard, &left.command).unwrap();
             }
         }
         assert_eq!(self.unfinished(), []);
     }
-}
-
-fn own(left: &Unfinished) -> Command {
-    let Unfinished { name, number, attributes, .. } = left;
-    Command::Own { dir: format!("/{name}"), number: *number, attributes: attributes.clone() }
 }
 
 /// Whether a shard would take a name below `/d` at its index, from whoever knows of this many of its moves.
@@ -203,7 +199,7 @@ fn at_no_pair_of_indices_has_a_directory_two_keepers() {
         }
         // A leader looks, and proposes; another one may have proposed the same.
         for left in state.world.unfinished() {
-            let command = (left.shard, own(&left));
+            let command = (left.shard, left.command);
             if state.flying.len() < 3 && !state.flying.contains(&command) {
                 let flying = state.flying.iter().cloned().chain([command]).collect();
                 next(state.world.clone(), flying, state.exists);

@@ -156,7 +156,7 @@ impl Asked<'_> {
             Error::not_found(format!("use chunk `{chunk}`: it was deleted: open its file again"))
         })?;
         match known.kind {
-            ChunkKind::Raw => self.file(known.owner, access),
+            ChunkKind::Raw => self.file(self.all.owner_of(known), access),
             ChunkKind::Packed => Err(beyond_rules()),
         }
     }

@@ -104,8 +104,10 @@ impl FileFace {
         let bytes = body.into_vec();
         let prepared = self
             .prepare(&mut put.node)
-            .and_then(|class| Ok((class, checked_crcs(&bytes, put.crc, &put.node.path)?)));
-        let (class, crcs) = match prepared {
+            .and_then(|class| Ok((class, checked_crcs(&bytes, put.crc, &put.node.path)?)))
+            // Its bytes are not packed in vain while it has to be asked again.
+            .and_then(|prepared| Ok((prepared, self.node.shard_to_write(&put.node.path)?)));
+        let ((class, crcs), shard) = match prepared {
             Ok(prepared) => prepared,
             Err(e) => {
                 return reply_file(
@@ -113,10 +115,6 @@ impl FileFace {
                     self.first_answer(self.node.shard_at(&put.node.path), &put.call, e),
                 );
             }
-        };
-        let shard = match self.node.shard_at(&put.node.path) {
-            Ok(shard) => shard,
-            Err(e) => return reply.send(Response::error(e)),
         };
         let (node, size, crc) = (self.node.clone(), bytes.len() as u64, put.crc);
         let durability = class.durability();

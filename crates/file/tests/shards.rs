@@ -9,6 +9,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::Sequence;
 use holdfast_client::{Client, NewFile};
 use holdfast_cluster::Command;
+use holdfast_cluster::moves::unfinished;
 use holdfast_node::{Keeper, KeeperOptions, Member, MemberOptions};
 use holdfast_wire::admin::Order;
 use holdfast_wire::{self as wire, Call, file as msg};
@@ -106,8 +107,6 @@ fn all_that_is_done_with_files_is_done_in_any_shard() {
     client.rename("/there/small", "/there/in/small", false).unwrap();
     let refused = client.delete("/there", true).unwrap_err();
     assert!(refused.message.contains("shard move DIR --to 0"), "{refused}");
-    let refused = client.order(&Order::MoveDirectory { dir: "/there".into(), to: 0 }).unwrap_err();
-    assert!(refused.message.contains("only an empty directory"), "{refused}");
     assert_eq!(client.usage("/").unwrap().files, 6);
     let names: Vec<String> =
         client.list("/", "").unwrap().entries.into_iter().map(|e| e.name).collect();
@@ -150,6 +149,117 @@ fn all_that_is_done_with_files_is_done_in_any_shard() {
     assert_eq!(world.node().findings(), Vec::<String>::new());
 }
 
+fn order_move(client: &mut Client, dir: &str, to: u16) {
+    client.order(&Order::MoveDirectory { dir: dir.into(), to }).unwrap();
+}
+
+fn is_settled(world: &World) -> bool {
+    world.node().read_all(unfinished).unwrap().is_empty()
+}
+
+/// Names move, chunks stay: read before, meanwhile and after, through restarts and a compaction of what is
+/// held, there, back, and in a third shard; and what is deleted there is freed where it lies.
+#[test]
+fn a_directory_goes_from_shard_to_shard_with_all_that_is_in_it() {
+    let mut world = World::with_chunks("shard-content", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 2);
+    let (small, large) = (pattern(5000, 1), pattern((3 << 20) + 77, 2));
+    let parents = NewFile { parents: true, ..NewFile::default() };
+    for i in 0..20 {
+        client.put(&format!("/d/in/deep/{i}"), &small, &parents).unwrap();
+    }
+    client.put("/d/nothing", b"", &NewFile::default()).unwrap();
+    let mut stream = client.create("/d/large", &NewFile::default()).unwrap();
+    stream.write(&large).unwrap();
+    let refused = stream_is_open(&world);
+    assert!(refused.message.contains("being written"), "{refused}");
+    stream.close().unwrap();
+    let mut opened = world.client();
+    let mut reader = opened.open("/d/large").unwrap();
+    let usage = client.usage("/").unwrap();
+
+    order_move(&mut client, "/d", 1);
+    assert_same(&client.get("/d/in/deep/3").unwrap(), &small, "frozen");
+    let waits = world.node().shard_to_write("/d/x").unwrap_err();
+    assert!(waits.kind == Kind::Retry && waits.message.contains("moving to shard 1"), "{waits}");
+    let check = |world: &World, work: &mut Work, client: &mut Client, to: u16| {
+        move_to(world, work, client, "/d", to);
+        work.until(world, is_settled);
+        assert_eq!(shard_of(client, "/d/in/deep/3"), to);
+        for i in 0..20 {
+            assert_same(&client.get(&format!("/d/in/deep/{i}")).unwrap(), &small, "small");
+        }
+        assert_same(&client.get("/d/nothing").unwrap(), b"", "nothing");
+        let read = client.open("/d/large").unwrap().read_to_end().unwrap();
+        assert_same(&read, &large, "large");
+        assert_eq!(client.usage("/").unwrap(), usage);
+        assert_eq!(world.node().findings(), Vec::<String>::new());
+    };
+    check(&world, &mut work, &mut client, 1);
+    assert_same(&reader.read_to_end().unwrap(), &large, "opened before");
+    drop(reader);
+    drop((work, client, opened));
+    world.restart();
+    world.node().snapshot_views().unwrap();
+    world.restart();
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    work.until(&world, |world| world.node().leads());
+    check(&world, &mut work, &mut client, 1);
+
+    drop(client);
+    what_is_deleted_there_is_freed_where_it_lies(&world, &mut work, (&small, &large));
+}
+
+/// Of 20 small files in `/d`, which shard 1 keeps, 16 are deleted; the rest goes to a third shard.
+fn what_is_deleted_there_is_freed_where_it_lies(
+    world: &World,
+    work: &mut Work,
+    (small, large): (&[u8], &[u8]),
+) {
+    let mut client = world.client();
+    // What shares its chunks goes: they are compacted, by the shard that has none of the names.
+    for i in 4..20 {
+        client.delete(&format!("/d/in/deep/{i}"), false).unwrap();
+    }
+    world.node().retire();
+    work.until(world, |world| {
+        let compacted = |view: &holdfast_cluster::Chunks, _| {
+            view.iter().any(|c| c.generation.0 > 0 && view.is_held(c.id))
+        };
+        is_settled(world) && world.node().read_chunks(0, compacted).unwrap()
+    });
+    for i in 0..4 {
+        assert_same(&client.get(&format!("/d/in/deep/{i}")).unwrap(), small, "compacted");
+    }
+    for to in [0, 2] {
+        move_to(world, work, &mut client, "/d", to);
+        work.until(world, is_settled);
+    }
+    client.put("/d/in/deep/2", &large[..9000], &replacing()).unwrap();
+    assert_same(&client.get("/d/in/deep/2").unwrap(), &large[..9000], "replaced there");
+    let read = client.open("/d/large").unwrap().read_to_end().unwrap();
+    assert_same(&read, large, "large");
+    for name in ["in", "large", "nothing"] {
+        client.delete(&format!("/d/{name}"), true).unwrap();
+    }
+    world.node().retire();
+    work.until(world, |world| {
+        let count = |shard| world.node().read_chunks(shard, |view, _| view.count()).unwrap();
+        is_settled(world) && (0..3).all(|shard| count(shard) == 0)
+    });
+    assert_eq!(world.node().findings(), Vec::<String>::new());
+}
+
+/// A move is refused while a file is written for its directory.
+fn stream_is_open(world: &World) -> holdfast_base::Error {
+    let order = Order::MoveDirectory { dir: "/d".into(), to: 1 };
+    world.client().order(&order).unwrap_err()
+}
+
 /// What was carried out in one shard is not carried out again in another: a request whose answer was lost is
 /// repeated when its directory was emptied, moved, and came back.
 #[test]
@@ -188,6 +298,43 @@ fn a_repeated_request_gets_its_first_answer_from_wherever_its_directory_was() {
     }
     ask(sequence + 1, link("z")).unwrap();
     assert!(client.stat("/d/link").is_ok());
+}
+
+/// The same of one that stayed there, and moved along.
+#[test]
+fn a_repeated_request_is_not_carried_out_again_where_its_file_has_moved_to() {
+    let world = World::new("shard-answers-moved");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    client.put("/d/kept", b"kept", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    let mut connection = world.connection();
+    let session = open_session(&mut connection).unwrap();
+    let mut ask = |sequence: u64, action: msg::Action| {
+        let (sequence, acknowledged_below) = (Sequence(sequence), Sequence(1));
+        let call = Call { session, sequence, acknowledged_below };
+        let change = msg::Change { call, action };
+        connection.call(wire::OP_CHANGE, |out| change.encode(out), &[]).map(|_| ())
+    };
+    let rename = |from: &str, to: &str| {
+        let (from, to) = (format!("/d/{from}"), format!("/d/{to}"));
+        msg::Action::Rename { from, to, replace: false }
+    };
+    ask(1, rename("kept", "there")).unwrap();
+    order_move(&mut client, "/d", 1);
+    ask(1, rename("kept", "there")).unwrap();
+    assert_eq!(ask(2, rename("there", "late")).unwrap_err().kind, Kind::Retry);
+    work.until(&world, is_settled);
+    ask(1, rename("kept", "there")).unwrap();
+    assert_eq!(client.get("/d/there").unwrap(), b"kept");
+    // It was refused for the time of the move, and is carried out now.
+    ask(2, rename("there", "late")).unwrap();
+    order_move(&mut client, "/d", 0);
+    order_move(&mut client, "/d", 1);
+    work.until(&world, is_settled);
+    ask(3, rename("late", "last")).unwrap();
+    assert_eq!(shard_of(&mut client, "/d/last"), 1, "it stayed after all");
 }
 
 /// A session is one topic's, and has results in each shard: what is asked again is answered as it was, in

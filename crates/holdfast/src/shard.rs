@@ -5,7 +5,7 @@ use holdfast_base::Result;
 use holdfast_base::units::format_bytes;
 use holdfast_client::Client;
 use holdfast_command::output::Output;
-use holdfast_wire::admin::{Order, Shard as Part};
+use holdfast_wire::admin::{Frozen, Order, Shard as Part, Taken};
 use serde_json::{Value, json};
 
 /// `holdfast shard ...`.
@@ -16,8 +16,9 @@ pub enum Shard {
     Ls,
     /// Add a shard: one more topic, and one more part of the names on every node. There is no way back
     Add,
-    /// Give an empty directory right below the root to a shard, or back to shard 0. What is put into it
-    /// from then on is that shard's
+    /// Give a directory right below the root to a shard, or back to shard 0, with all that is in it. Nothing
+    /// in it changes until it is there; given to the shard that has it, it stays. What is put into it from
+    /// then on is that shard's
     Move {
         /// /NAME
         dir: String,
@@ -48,7 +49,11 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
         Shard::Move { dir, to } => {
             client.order(&Order::MoveDirectory { dir: dir.clone(), to: *to })?;
             out.line(
-                || format!("`{dir}` goes to shard {to}: see `holdfast shard ls`"),
+                || {
+                    format!(
+                        "`{dir}` goes to shard {to}: it is read meanwhile, and writes to it wait until it is there: see `holdfast shard ls`"
+                    )
+                },
                 || json!({"dir": dir, "to": to}),
             )
         }
@@ -57,7 +62,7 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
 
 /// One shard, for people.
 pub fn line(part: &Part) -> String {
-    let Part { shard, index, files, bytes, directories, coming } = part;
+    let Part { shard, index, files, bytes, directories, coming, moving } = part;
     let mut text = format!("shard {shard}: at {index}, {files} files, {}", format_bytes(*bytes));
     match directories.is_empty() {
         true if *shard == 0 => text.push_str(", keeps what no other does"),
@@ -67,6 +72,21 @@ pub fn line(part: &Part) -> String {
     if !coming.is_empty() {
         text.push_str(&format!(", is to keep /{}", coming.join(", /")));
     }
+    for Frozen { dir, to } in &moving.frozen {
+        text.push_str(&format!(", /{dir} is frozen and goes to shard {to}"));
+    }
+    for Taken { dir, parts } in &moving.taken {
+        text.push_str(&format!(", has {parts} parts of /{dir}"));
+    }
+    if moving.is_leaving {
+        text.push_str(", forgets names that are elsewhere");
+    }
+    if moving.held > 0 {
+        text.push_str(&format!(", holds bytes of {} names elsewhere", moving.held));
+    }
+    if moving.owing > 0 {
+        text.push_str(&format!(", has {} of others to let go", moving.owing));
+    }
     text
 }
 
@@ -75,5 +95,8 @@ pub fn object(part: &Part) -> Value {
     json!({
         "shard": part.shard, "index": part.index.0, "files": part.files, "bytes": part.bytes,
         "directories": part.directories, "coming": part.coming,
+        "frozen": part.moving.frozen.iter().map(|f| json!({"directory": f.dir, "to": f.to})).collect::<Vec<_>>(),
+        "taken": part.moving.taken.iter().map(|t| json!({"directory": t.dir, "parts": t.parts})).collect::<Vec<_>>(),
+        "leaving": part.moving.is_leaving, "held": part.moving.held, "owing": part.moving.owing,
     })
 }

@@ -102,9 +102,7 @@ impl Node {
                 ChunkKind::Raw => (chunk.id, 1),
             };
             let lost: Vec<(ChunkId, u64)> = bytes.map(count).filter(|lost| lost.1 > 0).collect();
-            let files =
-                |chunk| all.of_chunk(chunk).map_or(Vec::new(), |view| view.files_of(chunk, 1));
-            let first = lost.first().map(|(chunk, _)| files(*chunk));
+            let first = lost.first().map(|(chunk, _)| all.files_of(*chunk, 1));
             first.map(|files| (lost.iter().map(|(_, count)| count).sum::<u64>(), files))
         });
         let (count, files) = lost.ok()??;

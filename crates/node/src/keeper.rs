@@ -22,6 +22,7 @@ use holdfast_cluster::{Chunks, Command, Outcome};
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
+use moves::Taking;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -72,6 +73,7 @@ pub struct Keeper {
     reached: BTreeMap<u16, VecDeque<(u64, Index)>>,
     /// Chunks whose compaction did not come to its switch, and when it is tried again.
     resting: BTreeMap<ChunkId, Rest>,
+    taking: Taking,
     /// One a disk store; they share the throttle evenly.
     scrubbers: Vec<(StoreId, Scrubber)>,
     sessions: IdleSessions,
@@ -144,6 +146,7 @@ impl Keeper {
             options,
             reached: BTreeMap::new(),
             resting: BTreeMap::new(),
+            taking: Taking::new(),
             scrubbers,
             sessions: IdleSessions::new(options.session_idle_ms),
             quarantine_next_ns: 0,

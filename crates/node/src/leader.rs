@@ -139,8 +139,8 @@ impl Leader {
                 .filter_map(|id| all.chunk(id).ok()?.filter(|chunk| chunk.tier != Tier::Dram))
                 .map(|known| {
                     // Those on nodes that count as lost are back when one of these is.
-                    let files = || Some(all.of_chunk(known.id).ok()?.files_of(known.id, 8));
-                    (known.id, known.is_lost().then(files).flatten())
+                    let files = || all.files_of(known.id, 8);
+                    (known.id, known.is_lost().then(files))
                 })
                 .collect();
             let chunks: Vec<&Chunks> = all.iter().map(Namespace::chunks).collect();

@@ -404,6 +404,11 @@ impl Node {
         {
             return done(Err(e));
         }
+        if let Err(e) = self.check_still(shard, command)
+            && fold.known(call.session, call.sequence).is_none()
+        {
+            return done(Err(e));
+        }
         let entry = match self.shards.entry_of(command) {
             Ok(entry) => entry,
             Err(e) => return done(Err(e)),

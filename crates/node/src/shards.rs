@@ -157,6 +157,25 @@ impl Node {
         self.known(shard, call).transpose()
     }
 
+    /// Refuses what is asked of a directory that is moving, before it is in the log: there that would be the
+    /// request's answer for good, also where the directory stays after all.
+    pub(crate) fn check_still(&self, shard: u16, command: &Command) -> Result<()> {
+        if self.shards.is_root_alone() {
+            return Ok(());
+        }
+        let view = self.shards.get(shard)?;
+        view.read(|view, _| command.paths().try_for_each(|path| view.borders().check_still(path)))?
+    }
+
+    /// Which shard keeps a path that something is to be written to; `Retry` while it is moving.
+    pub fn shard_to_write(&self, path: &str) -> Result<u16> {
+        let shard = self.shard_at(path)?;
+        if !self.shards.is_root_alone() {
+            self.shards.get(shard)?.read(|view, _| view.borders().check_still(path))??;
+        }
+        Ok(shard)
+    }
+
     /// Ends a session in every shard. Answers once the first has, behind which nobody begins it anew in
     /// another; whoever leads ends what is left of it there.
     pub fn end_session(self: &Arc<Node>, session: SessionId, done: Done<()>) {

@@ -5,10 +5,25 @@ use crate::route::answer;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Durability, Index};
 use holdfast_base::{Result, path};
-use holdfast_cluster::{AllShards, Command, Outcome};
+use holdfast_cluster::{AllShards, Command, Namespace, Outcome};
 use holdfast_env::net::{Parts, Reply};
 use holdfast_node::Node;
 use holdfast_wire::{Call, admin as msg};
+
+/// What a shard says of moves with content.
+fn moving(view: &Namespace) -> msg::Moving {
+    let moves = view.borders().moves();
+    let frozen = moves.frozen().map(|(name, frozen)| (name.to_owned(), frozen.to));
+    let taken = moves.arriving().map(|(name, arriving)| (name.to_owned(), arriving.parts));
+    let (slots, chunks) = view.chunks().held();
+    msg::Moving {
+        frozen: frozen.map(|(dir, to)| msg::Frozen { dir, to }).collect(),
+        taken: taken.map(|(dir, parts)| msg::Taken { dir, parts }).collect(),
+        is_leaving: view.names().is_leaving(),
+        held: (slots + chunks) as u64,
+        owing: view.chunks().owing() as u64,
+    }
+}
 
 fn shards_of(all: &AllShards<'_>) -> Vec<msg::Shard> {
     let shard = |shard: u16| {
@@ -18,13 +33,17 @@ fn shards_of(all: &AllShards<'_>) -> Vec<msg::Shard> {
         let keeps = |name: &str| {
             view.is_some_and(|view| shard != 0 && view.borders().kept().any(|kept| kept == name))
         };
-        let (directories, coming) =
+        let (directories, mut coming): (Vec<String>, Vec<String>) =
             to_it.map(|(name, _)| name.to_owned()).partition(|name: &String| keeps(name));
+        let frozen = all.iter().flat_map(|source| source.borders().moves().frozen());
+        let frozen = frozen.filter(|(_, frozen)| frozen.to == shard);
+        coming.extend(frozen.map(|(name, _)| name.to_owned()));
+        let moving = view.map(moving).unwrap_or_default();
         let totals = view.map(|view| view.totals()).unwrap_or_default();
         let (files, bytes) = (totals.files, totals.bytes);
         // Looked up when the views are let go.
         let index = Index(0);
-        msg::Shard { shard, index, files, bytes, directories, coming }
+        msg::Shard { shard, index, files, bytes, directories, coming, moving }
     };
     (0..all.root().shard_count()).map(shard).collect()
 }
@@ -50,15 +69,29 @@ pub fn add_shard(node: &Node, reply: Reply) {
     node.propose_in(0, Call::default(), &add, Durability::Durable, done(reply));
 }
 
-/// Asked once more, it is as good as done.
+/// An empty directory goes with one entry, one that has content with a freeze, which the shard that keeps it
+/// takes back where it is asked to keep it. Asked once more, it is as good as done.
 pub fn move_directory(node: &Node, dir: String, to: u16, reply: Reply) {
-    let keeper = path::check(&dir).and_then(|()| node.shard_at(&dir));
-    match keeper {
-        Err(e) => answer(reply, Err(e)),
-        Ok(keeper) if keeper == to && keeper != 0 => answer(reply, Ok((Vec::new(), Parts::None))),
-        Ok(keeper) => {
-            let forward = Command::Forward { dir, to };
-            node.propose_in(keeper, Call::default(), &forward, Durability::Durable, done(reply));
-        }
+    let looked = path::check(&dir).and_then(|()| {
+        node.read_all(|all| {
+            let keeper = all.root().shard_at(&dir);
+            let view = all.get(keeper)?;
+            let name = dir.trim_matches('/');
+            let is_frozen = view.borders().moves().frozen().any(|(frozen, _)| frozen == name);
+            let has_content = view.lookup(&dir).is_some_and(|info| info.size > 0);
+            Ok((keeper, is_frozen, has_content))
+        })?
+    });
+    let (keeper, is_frozen, has_content) = match looked {
+        Ok(looked) => looked,
+        Err(e) => return answer(reply, Err(e)),
+    };
+    if keeper == to && keeper != 0 && !is_frozen {
+        return answer(reply, Ok((Vec::new(), Parts::None)));
     }
+    let begin = match is_frozen || has_content {
+        true => Command::Freeze { dir, to },
+        false => Command::Forward { dir, to },
+    };
+    node.propose_in(keeper, Call::default(), &begin, Durability::Durable, done(reply));
 }

@@ -282,8 +282,41 @@ pub struct Shard {
     pub directories: Vec<String>,
     /// Those that are on their way to it.
     pub coming: Vec<String>,
+    pub moving: Moving,
 }
-codec_struct!(Shard { shard, index, files, bytes, directories, coming });
+codec_struct!(Shard { shard, index, files, bytes, directories, coming, moving });
+
+/// What a shard has of directories that move with their content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moving {
+    /// They take no changes until they are elsewhere.
+    pub frozen: Vec<Frozen>,
+    /// What was taken of those that come.
+    pub taken: Vec<Taken>,
+    /// Names that are elsewhere wait to be forgotten.
+    pub is_leaving: bool,
+    /// Slots and large chunks that names in other shards point to.
+    pub held: u64,
+    /// Of other shards' chunks, what nothing names any more and they have not heard of.
+    pub owing: u64,
+}
+codec_struct!(Moving { frozen, taken, is_leaving, held, owing });
+
+/// A directory that is to go to another shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    pub dir: String,
+    pub to: u16,
+}
+codec_struct!(Frozen { dir, to });
+
+/// How much of a directory was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub dir: String,
+    pub parts: u32,
+}
+codec_struct!(Taken { dir, parts });
 
 /// What a person wants of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,7 +343,8 @@ pub enum Order {
     GiveUpStore { store: StoreId },
     /// One more shard.
     AddShard {},
-    /// An empty directory right below the root goes to a shard.
+    /// A directory right below the root goes to a shard with all that is in it; or, while it moves, stays
+    /// where it is.
     MoveDirectory { dir: String, to: u16 },
 }
 codec_enum!(Order: "order" {

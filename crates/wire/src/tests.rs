@@ -233,7 +233,12 @@ fn status(m: &mut Messages) {
     m.add("admin::Slowed", slowed);
     let (directories, coming) = (vec!["a".to_owned()], vec!["b".to_owned()]);
     let (shard, index, files, bytes) = (1, Index(2), 3, 4);
-    let part = admin::Shard { shard, index, files, bytes, directories, coming };
+    let (frozen, taken) = (
+        vec![admin::Frozen { dir: "c".into(), to: 5 }],
+        vec![admin::Taken { dir: "d".into(), parts: 6 }],
+    );
+    let moving = admin::Moving { frozen, taken, is_leaving: true, held: 7, owing: 8 };
+    let part = admin::Shard { shard, index, files, bytes, directories, coming, moving };
     m.add("admin::Shard", part);
     m.add("admin::Order AddShard", admin::Order::AddShard {});
     let order = admin::Order::MoveDirectory { dir: "/a".into(), to: 1 };

@@ -68,6 +68,10 @@ impl Chunks {
     /// Marks a slot that a node or a reader's grace holds.
     pub(crate) fn restore_object(&mut self, chunk: ChunkId, slot: u32, bytes: u64) -> Result<()> {
         let room = slot < CHUNK_SLOTS_MAX && bytes > 0 && bytes <= PACKED_BYTES_MAX;
+        if room && !self.is_own(chunk) {
+            self.take_slot(chunk, slot);
+            return Ok(());
+        }
         let chunk = self.table.get_mut(chunk).filter(|chunk| {
             let alive = chunk.kind == ChunkKind::Packed && chunk.state != ChunkState::Doomed;
             room && alive && !chunk.live.contains(slot) && !chunk.dead.contains(slot)
@@ -81,6 +85,7 @@ impl Chunks {
     fn restore_freed(&mut self, freed: Freed) -> Result<()> {
         match freed.what {
             FreedThing::Slot { chunk, slot, bytes } => {
+                ensure(self.is_own(chunk), || format!("chunk `{chunk}` is another shard's"))?;
                 self.restore_object(chunk, slot, bytes as u64)?;
             }
             FreedThing::Chunk { chunk } => {

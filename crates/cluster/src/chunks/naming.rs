@@ -93,11 +93,17 @@ impl Chunks {
 
     /// Nothing names an object any more; who reads it has its grace.
     pub(crate) fn free_object(&mut self, index: Index, chunk: ChunkId, slot: u32, bytes: u32) {
+        if !self.is_own(chunk) {
+            return self.owe_slot(chunk, slot);
+        }
         self.freed.push_back(Freed { index, what: FreedThing::Slot { chunk, slot, bytes } });
     }
 
     /// Nothing names a raw chunk any more; who reads it has its grace.
     pub(crate) fn free_chunk(&mut self, index: Index, id: ChunkId) {
+        if !self.is_own(id) {
+            return self.owe_chunk(id);
+        }
         if let Some(chunk) = self.table.get_mut(id) {
             chunk.freed = true;
             self.freed.push_back(Freed { index, what: FreedThing::Chunk { chunk: id } });
@@ -107,10 +113,16 @@ impl Chunks {
     /// The number under which names keep a chunk in their pointers: smaller than an id, and used
     /// again once nothing names the chunk.
     pub(crate) fn place(&self, id: ChunkId) -> Option<u32> {
-        self.table.index(id)
+        match self.is_own(id) {
+            true => self.table.index(id),
+            false => self.guest_place(id),
+        }
     }
 
     pub(crate) fn id_at(&self, place: u32) -> ChunkId {
-        self.table.id_at(place)
+        match Chunks::is_guest_place(place) {
+            true => self.guest_at(place),
+            false => self.table.id_at(place),
+        }
     }
 }

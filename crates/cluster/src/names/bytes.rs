@@ -2,10 +2,11 @@
 //! out (the table, the order of children, totals) is found again; what is read is checked before it
 //! is believed.
 
-use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
+use super::nodes::{ARRIVING, DETACHED, EXTENTS, HAS_CRC, LEAVING, PACKED, ROOT, UNCLOSED};
 use super::tree::{check_metadata, check_mode};
 use super::{FileExtents, Names, Unclosed, table};
 use crate::chunks::{ChunkState, Chunks};
+use crate::moves::Arriving;
 use crate::namespace::ensure;
 use crate::{ChunkKind, Location, NodeKind, RawExtent, Remainder, StorageClass};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
@@ -13,7 +14,7 @@ use holdfast_base::ids::Pointer;
 use holdfast_base::limits::PATH_BYTES_MAX;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, path};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Names {
     /// Places and nodes.
@@ -31,6 +32,11 @@ impl Names {
     /// Roots of deleted subtrees.
     pub(crate) fn write_detached(&self, out: &mut Writer<'_>) {
         out.put(&self.detached);
+    }
+
+    /// Roots of what has left for another shard.
+    pub(crate) fn write_leaving(&self, out: &mut Writer<'_>) {
+        out.put(&self.leaving);
     }
 
     /// Places that are neither used nor free: their generations are used up.
@@ -122,7 +128,7 @@ impl Names {
 
     fn restore_node(&mut self, chunks: &mut Chunks, kept: &KeptNode<'_>) -> Result<()> {
         let KeptNode { at, kind, flags, parent, name, .. } = *kept;
-        let nameless = flags & (UNCLOSED | DETACHED) != 0 || at == ROOT;
+        let nameless = flags & (UNCLOSED | DETACHED | ARRIVING | LEAVING) != 0 || at == ROOT;
         ensure(nameless == name.is_empty() && nameless == (parent == 0), || {
             "its name and its place do not agree".to_owned()
         })?;
@@ -176,9 +182,7 @@ impl Names {
         let mut size = 0;
         let mut seen = BTreeSet::new();
         for extent in extents {
-            chunks
-                .check_extent(self.nodes.id(at), *extent)
-                .map_err(|e| Error::corrupt(e.message))?;
+            chunks.check_listed(*extent).map_err(|e| Error::corrupt(e.message))?;
             ensure(seen.insert(extent.chunk), || {
                 format!("chunk `{}` is named twice", extent.chunk)
             })?;
@@ -200,6 +204,34 @@ impl Names {
             "the deleted subtrees do not agree with the nodes".to_owned()
         })?;
         self.detached = detached;
+        Ok(())
+    }
+
+    /// What is on its way, as the borders and the nodes have it.
+    pub(crate) fn restore_moving(
+        &mut self,
+        leaving: Vec<u32>,
+        arriving: &BTreeMap<String, Arriving>,
+    ) -> Result<()> {
+        let marked = |flag: u8| -> BTreeSet<u32> {
+            self.nodes.iter().filter(|at| self.nodes[*at].flags & flag != 0).collect()
+        };
+        let listed: BTreeSet<u32> = leaving.iter().copied().collect();
+        ensure(listed == marked(LEAVING) && listed.len() == leaving.len(), || {
+            "what has left does not agree with the nodes".to_owned()
+        })?;
+        let roots: BTreeSet<u32> = arriving.values().map(|arriving| arriving.root).collect();
+        ensure(roots == marked(ARRIVING) && roots.len() == arriving.len(), || {
+            "what arrives does not agree with the nodes".to_owned()
+        })?;
+        for Arriving { root, last, .. } in arriving.values() {
+            let mut at = *last;
+            while at != *root && at > 0 && at < self.nodes.len() {
+                at = self.nodes[at].parent;
+            }
+            ensure(at == *root, || format!("node {last} did not arrive in node {root}"))?;
+        }
+        self.leaving = leaving;
         Ok(())
     }
 
@@ -244,6 +276,17 @@ impl Names {
 
     /// Every raw chunk has its file: one that lists it, or one that is being written, which gets it.
     pub(crate) fn take_chunks(&mut self, chunks: &Chunks) -> Result<()> {
+        let mut moved = BTreeMap::new();
+        for (at, list) in &self.extents {
+            for chunk in list.extents.iter().map(|extent| extent.chunk) {
+                let is_born_here = chunks.get(chunk).is_some_and(|c| c.owner == self.nodes.id(*at));
+                if !is_born_here {
+                    let fresh = moved.insert(chunk, *at).is_none();
+                    ensure(fresh, || format!("chunk `{chunk}` is named twice"))?;
+                }
+            }
+        }
+        self.moved = moved;
         for chunk in chunks.iter() {
             if chunk.kind == ChunkKind::Raw && chunk.state != ChunkState::Doomed && !chunk.freed {
                 let at = self.nodes.at(chunk.owner);
@@ -251,7 +294,10 @@ impl Names {
                 let listed = at
                     .and_then(|at| self.extents.get(&at))
                     .is_some_and(|list| list.extents.iter().any(|extent| extent.chunk == chunk.id));
-                ensure(open.is_some() || listed, || format!("chunk `{}` has no file", chunk.id))?;
+                let moved = self.moved.contains_key(&chunk.id);
+                let held = chunks.is_held_whole(chunk.id);
+                let files = [open.is_some(), listed, moved, held].into_iter().filter(|has| *has);
+                ensure(files.count() == 1, || format!("chunk `{}` has not one file", chunk.id))?;
                 if let Some(file) = open.and_then(|at| self.unclosed.get_mut(&at)) {
                     file.chunks.push(chunk.id);
                 }
@@ -327,8 +373,12 @@ fn check_flags(kind: NodeKind, flags: u8) -> Result<()> {
         _ => &[0],
     };
     let crc = if kind.is_data() && flags & UNCLOSED == 0 { HAS_CRC } else { 0 };
-    let detached = if flags & UNCLOSED == 0 { DETACHED } else { 0 };
-    ensure(allowed.contains(&(flags & !crc & !detached)), || {
+    let nameless = flags & (DETACHED | LEAVING | ARRIVING);
+    let moves = match nameless {
+        0 | DETACHED | LEAVING => flags & UNCLOSED == 0 || nameless == 0,
+        _ => nameless == ARRIVING && kind == NodeKind::Directory,
+    };
+    ensure(moves && allowed.contains(&(flags & !crc & !nameless)), || {
         format!("flags {flags:#x} do not suit a {}", kind.name())
     })
 }

@@ -247,7 +247,10 @@ impl Names {
             unclosed.chunks.into_iter().for_each(|chunk| chunks.free_chunk(index, chunk));
         }
         if let Some(list) = self.extents.remove(&at) {
-            list.extents.iter().for_each(|extent| chunks.free_chunk(index, extent.chunk));
+            for extent in &list.extents {
+                self.moved.remove(&extent.chunk);
+                chunks.free_chunk(index, extent.chunk);
+            }
             if let Some(Remainder { pointer, length }) = list.remainder {
                 chunks.free_object(index, pointer.chunk, pointer.slot.0, length as u32);
             }

@@ -23,6 +23,10 @@ pub(super) const EXTENTS: u8 = 4;
 pub(super) const UNCLOSED: u8 = 8;
 /// Deleted and waiting for `Reclaim`: nameless.
 pub(super) const DETACHED: u8 = 16;
+/// A directory that comes from another shard, and has no name yet.
+pub(super) const ARRIVING: u8 = 32;
+/// In another shard now, and waiting for `Forget`: nameless.
+pub(super) const LEAVING: u8 = 64;
 
 /// One node: 64 bytes, so that a look-up misses the cache once for it.
 #[repr(C, align(64))]

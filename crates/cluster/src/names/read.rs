@@ -1,7 +1,7 @@
 //! The reads: look-ups one by one and in batches, listings, and what reports need. None changes
 //! anything, so they run side by side under a shared lock. Symlinks are followed by `resolve` only.
 
-use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
+use super::nodes::{ARRIVING, DETACHED, EXTENTS, HAS_CRC, LEAVING, PACKED, ROOT, UNCLOSED};
 use super::{Names, table};
 use crate::Namespace;
 use crate::chunks::Chunks;
@@ -58,7 +58,8 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// All nodes that have a name, and those of deleted subtrees that wait for their `Reclaim`.
+/// All nodes that have a name, and those that have none any more, or not yet: of deleted subtrees, and of
+/// directories on their way from shard to shard.
 pub type Totals = Usage;
 
 /// A file that was begun and not closed.
@@ -248,14 +249,15 @@ impl Names {
         Some(self.info_at(chunks, at))
     }
 
-    /// The place of a node that is named or unclosed, not one of a deleted subtree.
+    /// The place of a node that is named or unclosed, not one of a subtree that is deleted, elsewhere, or
+    /// not here yet.
     fn attached(&self, file: FileId) -> Option<u32> {
         let at = self.nodes.at(file)?;
         let mut above = at;
         while self.nodes[above].parent != 0 {
             above = self.nodes[above].parent;
         }
-        (self.nodes[above].flags & DETACHED == 0).then_some(at)
+        (self.nodes[above].flags & (DETACHED | ARRIVING | LEAVING) == 0).then_some(at)
     }
 
     /// The path of a named node.
@@ -378,15 +380,18 @@ impl Names {
     /// Paths of up to `max` files with bytes in a chunk, for reports: looks at every node when the
     /// chunk is packed.
     pub fn files_of(&self, chunks: &Chunks, chunk: ChunkId, max: usize) -> Vec<String> {
-        let Some(known) = chunks.get(chunk) else { return Vec::new() };
         let path = |file: FileId| self.path_or_begun(file);
-        if known.kind == ChunkKind::Raw {
+        if let Some(owner) = self.moved_owner(chunk) {
+            return path(owner).into_iter().take(max).collect();
+        }
+        let known = chunks.get(chunk);
+        if let Some(known) = known.filter(|known| known.kind == ChunkKind::Raw) {
             return path(known.owner).into_iter().take(max).collect();
         }
-        let index = chunks.place(chunk);
+        let Some(index) = chunks.place(chunk) else { return Vec::new() };
         let in_it = |at: &u32| {
             let node = &self.nodes[*at];
-            node.flags & PACKED != 0 && Some(node.chunk) == index
+            node.flags & PACKED != 0 && node.chunk == index
                 || self
                     .extents
                     .get(at)

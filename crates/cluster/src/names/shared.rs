@@ -1,5 +1,5 @@
-//! What a tree does for moves of directories from shard to shard: looks whether one is empty, takes one
-//! out, puts one in. Which it may be is for the borders to say.
+//! What a tree does for moves of directories from shard to shard: looks whether one is empty, or written to,
+//! takes one out, puts one in. Which it may be is for the borders to say, content is `parts.rs`'s.
 
 use super::nodes::ROOT;
 use super::tree::Fresh;
@@ -11,7 +11,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 
 impl Names {
-    fn in_root(&self, name: &str) -> Option<u32> {
+    pub(super) fn in_root(&self, name: &str) -> Option<u32> {
         self.child(ROOT, name.as_bytes())
     }
 
@@ -25,6 +25,18 @@ impl Names {
 
     /// What an empty directory of the root has; refused while there is anything in it, or written for it.
     pub(crate) fn empty_dir(&self, dir: &str) -> Result<DirAttributes> {
+        let attributes = self.still_dir(dir)?;
+        let entries = self.in_root(top(dir)).map_or(0, |at| self.child_count(at));
+        if entries > 0 {
+            return Err(Error::invalid(format!(
+                "it has {entries} entries: only an empty directory goes with one entry: ask again"
+            )));
+        }
+        Ok(attributes)
+    }
+
+    /// What a directory of the root has; refused while anything is written for it.
+    pub(crate) fn still_dir(&self, dir: &str) -> Result<DirAttributes> {
         let name = top(dir);
         let at = self.in_root(name).ok_or_else(|| {
             Error::not_found("it does not exist: make the directory first (`holdfast fs mkdir`)")
@@ -32,13 +44,6 @@ impl Names {
         let attributes = self.dir_attributes(name).ok_or_else(|| {
             Error::invalid(format!("it is a {}, not a directory", self.kind(at).name()))
         })?;
-        let entries = self.child_count(at);
-        if entries > 0 {
-            return Err(Error::invalid(format!(
-                "it has {entries} entries: only an empty directory goes from shard to shard: move it \
-                 before anything is in it, or copy what is"
-            )));
-        }
         if self.unclosed.values().any(|file| top(&file.path) == name && !is_top(&file.path)) {
             return Err(Error::invalid(
                 "files are being written for it: have them closed or given up first (`holdfast fs \
@@ -62,7 +67,7 @@ impl Names {
         dir: &str,
         attributes: &DirAttributes,
     ) -> Result<()> {
-        let DirAttributes { mode, mtime, class, metadata } = attributes;
+        let DirAttributes { mode, mtime, class, .. } = attributes;
         let spot = self.spot(dir, NodeKind::Directory, false)?;
         let at = match spot.existing {
             Some(at) if self.kind(at) == NodeKind::Directory => at,
@@ -75,9 +80,7 @@ impl Names {
                 self.make_at(chunks, Index(0), &spot, fresh)
             }
         };
-        (self.nodes[at].mode, self.nodes[at].mtime) = (*mode, *mtime);
-        self.nodes[at].set_class(*class);
-        self.set_metadata(at, metadata);
+        self.set_dir(at, attributes);
         Ok(())
     }
 

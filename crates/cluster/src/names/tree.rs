@@ -178,7 +178,7 @@ impl Names {
         self.link(at, parent, spot.name);
     }
 
-    fn link(&mut self, at: u32, parent: u32, name: &str) {
+    pub(super) fn link(&mut self, at: u32, parent: u32, name: &str) {
         self.nodes.set_name(at, name.as_bytes());
         self.attach(at, parent);
         self.count(at, true);

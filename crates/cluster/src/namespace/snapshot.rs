@@ -6,13 +6,16 @@
 use super::Namespace;
 use crate::borders::Borders;
 use crate::chunks::Chunks;
+use crate::moves::Moves;
 use crate::names::Names;
 use holdfast_base::stream::{Source, Writer, collect, read_all};
 use holdfast_base::{Error, Result};
 use std::ops::RangeInclusive;
 
 const MAGIC: [u8; 4] = *b"HFNV";
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
+/// Written as long as no directory moved with its content.
+const VERSION_WITHOUT_MOVES: u8 = 4;
 /// Written as long as no shard was added, and none was given a directory: as it was before there were any.
 const VERSION_WITHOUT_BORDERS: u8 = 3;
 /// Its chunks know of no attempt at a rewrite.
@@ -65,13 +68,24 @@ impl Namespace {
         out.begin_crc();
         out.put_with(|out| out.extend_from_slice(&MAGIC));
         let plain = self.borders.is_plain();
-        out.put(if plain { &VERSION_WITHOUT_BORDERS } else { &VERSION });
+        let moves = self.borders.moves();
+        let moved = !moves.is_none() || self.names.is_leaving() || self.chunks.is_any_elsewhere();
+        out.put(match (plain, moved) {
+            (_, true) => &VERSION,
+            (false, false) => &VERSION_WITHOUT_MOVES,
+            (true, false) => &VERSION_WITHOUT_BORDERS,
+        });
         self.chunks.write(out);
         self.names.write(&self.chunks, out);
         self.names.write_detached(out);
         self.chunks.write_freed(out);
-        if !plain {
+        if moved || !plain {
             self.borders.write(out);
+        }
+        if moved {
+            moves.write(out);
+            self.names.write_leaving(out);
+            self.chunks.write_elsewhere(out);
         }
         let crc = out.crc();
         out.put(&crc);
@@ -96,12 +110,24 @@ impl Namespace {
         names.read(&mut chunks, source)?;
         let detached = source.get()?;
         chunks.read_freed(source)?;
-        let borders = match version {
-            VERSION => Borders::read(shard, source)?,
+        let mut borders = match version {
+            VERSION_WITHOUT_MOVES.. => Borders::read(shard, source)?,
             _ => Borders::new(shard),
         };
+        ensure(version != VERSION_WITHOUT_MOVES || !borders.is_plain(), || {
+            "borders that say nothing are not written".to_owned()
+        })?;
+        let mut leaving = Vec::new();
+        if version == VERSION {
+            *borders.moves_mut() = Moves::read(source)?;
+            leaving = source.get()?;
+            chunks.read_elsewhere(source)?;
+            let moves = !borders.moves().is_none() || !leaving.is_empty();
+            ensure(moves || chunks.is_any_elsewhere(), || "no move is told of".to_owned())?;
+        }
         check_end(source)?;
         names.restore_detached(detached)?;
+        names.restore_moving(leaving, &borders.moves().arriving)?;
         names.restore_tree()?;
         chunks.check_freed()?;
         names.take_chunks(&chunks)?;

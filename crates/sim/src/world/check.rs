@@ -9,7 +9,7 @@ use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
 use holdfast_cluster::Chunk;
-use holdfast_cluster::borders::unfinished;
+use holdfast_cluster::moves::unfinished;
 use holdfast_cluster::topics::namespace_topic;
 use holdfast_cluster::{
     CLUSTER_TOPIC, ChunkState, ClusterView, Location, Namespace, NodeState, repair,
@@ -131,6 +131,12 @@ impl World {
             node.gather_chunks(|view| Some(view.iter().any(|chunk| chunk.generation.0 > 0)));
         let generations = generations.unwrap_or_default().contains(&true);
         self.shared.sometimes(generations, "a chunk was compacted");
+        let held = node.gather_chunks(|view| {
+            let kept = |chunk: &Chunk| chunk.generation.0 > 0 && view.is_held(chunk.id);
+            Some(view.iter().any(kept))
+        });
+        let held = held.unwrap_or_default().contains(&true);
+        self.shared.sometimes(held, "a held slot survived a compaction");
     }
 
     /// After the faults: nothing is short, nothing differs, nothing is gone.
@@ -144,6 +150,9 @@ impl World {
             return;
         }
         self.check_models();
+        if let Err(what) = self.check_named() {
+            self.shared.violate(what);
+        }
         for (number, guest) in self.shared.guests.iter().enumerate() {
             let visitor = self.visitor(number, "check");
             self.finish(guest.clone().check(visitor), "checking a guest");

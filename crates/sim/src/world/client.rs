@@ -168,6 +168,11 @@ impl Client {
         files.filter(|file| file.path.starts_with(&below)).map(|file| file.file).collect()
     }
 
+    /// One time of three.
+    pub(super) fn empties(&self) -> bool {
+        self.visitor.below(3) == 0
+    }
+
     pub(super) fn any_shard(&self) -> u16 {
         let shards = u64::from(self.visitor.shared.shards);
         if self.visitor.below(2) == 0 { 0 } else { 1 + self.visitor.below(shards) as u16 }

@@ -1,0 +1,139 @@
+//! What is left to do of moves, read from the views of all shards. Whoever leads does it, however often: each
+//! entry knows its turn. Nothing is remembered beside the views, so that the next leader goes on.
+
+use super::{Arriving, Frozen, Left, Stamp};
+use crate::borders::{Forwarded, Given};
+use crate::{AllShards, Command, Namespace};
+use holdfast_base::ids::{Durability, Index};
+
+/// Names that one entry forgets.
+const FORGET_MAX: u32 = 4096;
+
+/// The next entry of something that moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// To whose topic it goes.
+    pub shard: u16,
+    pub command: Command,
+    /// The shard from whose view it follows: what that shows must be synced before.
+    pub behind: Option<u16>,
+    /// What of it need not be synced, for it is found again from what is.
+    pub durability: Durability,
+}
+
+fn after(shard: u16, command: Command, behind: u16) -> Unfinished {
+    let durability = Durability::Durable;
+    Unfinished { shard, command, behind: Some(behind), durability }
+}
+
+fn by_and_by(shard: u16, command: Command) -> Unfinished {
+    Unfinished { shard, command, behind: None, durability: Durability::Memory }
+}
+
+/// The next entry of everything that moves, of each at most one.
+pub fn unfinished(all: &AllShards<'_>) -> Vec<Unfinished> {
+    let mut left = Vec::new();
+    let away = all.root().borders().forwarded();
+    left.extend(away.filter_map(|(name, forwarded)| departed(all, name, forwarded)));
+    for shard in all.iter() {
+        if shard.names().is_leaving() {
+            left.push(by_and_by(shard.shard(), Command::Forget { budget: FORGET_MAX }));
+        }
+        let moves = shard.borders().moves();
+        left.extend(moves.frozen().filter_map(|(name, frozen)| next(all, shard, name, frozen)));
+        left.extend(moves.arriving().filter_map(|(name, a)| worthless(all, shard, name, a)));
+        left.extend(shard.chunks().owed().filter_map(|(home, paid, debts)| {
+            let home = all.get(home).ok()?;
+            let (from, to) = (shard.shard(), home.shard());
+            let heard = home.chunks().heard_of(from);
+            if heard > paid {
+                return Some(after(from, Command::LetGone { home: to, through: heard }, to));
+            }
+            let waits = debts.is_empty() || home.names().is_leaving();
+            (!waits).then(|| after(to, Command::LetGo { from, first: paid, debts }, from))
+        }));
+    }
+    left
+}
+
+/// Of a directory that has left and is not there yet.
+fn departed(all: &AllShards<'_>, name: &str, forwarded: Forwarded) -> Option<Unfinished> {
+    let Forwarded { to, number } = forwarded;
+    let (root, target) = (all.root(), all.get(to).ok()?);
+    let (source, shard, attributes) = match target.borders().given_as(name) {
+        Some(Given { number: at, gone: None }) if *at == number => return None,
+        Some(Given { number: at, gone: Some(attributes) }) if *at == number => {
+            (target, 0, attributes.clone())
+        }
+        _ => (root, to, root.dir_attributes(name)?),
+    };
+    let dir = format!("/{name}");
+    let left = source.borders().moves().left.get(name).copied();
+    let command = match left {
+        // From shard 0 an empty one may have gone since, by one entry.
+        Some(Left { freeze, parts }) if source.shard() != 0 || freeze == number => {
+            Command::Arrive { dir, stamp: Stamp { number, freeze }, parts, attributes }
+        }
+        _ => Command::Own { dir, number, attributes },
+    };
+    Some(after(shard, command, source.shard()))
+}
+
+/// Of a frozen directory: its next part, or that it goes.
+fn next(
+    all: &AllShards<'_>,
+    source: &Namespace,
+    name: &str,
+    Frozen { to, at }: Frozen,
+) -> Option<Unfinished> {
+    let (target, dir) = (all.get(to).ok()?, format!("/{name}"));
+    let stamp = source.borders().stamp_of(name, at);
+    let taken = target.borders().moves().arriving.get(name);
+    if taken.is_some_and(|taken| taken.stamp != stamp) || target.borders().keeps(name) {
+        return None;
+    }
+    let (part, behind) =
+        taken.map_or((0, Vec::new()), |taken| (taken.parts, target.names().last_taken(taken)));
+    let nodes = source.names().next_part(source.chunks(), &dir, &behind);
+    if nodes.is_empty() {
+        let depart = Command::Depart { dir, freeze: at, parts: part };
+        return Some(after(source.shard(), depart, to));
+    }
+    if part == 0 && target.names().is_leaving() {
+        return None;
+    }
+    let take = Command::Take { dir, stamp, part, nodes };
+    Some(match part {
+        0 => after(to, take, source.shard()),
+        // The departure waits until all are synced.
+        _ => by_and_by(to, take),
+    })
+}
+
+/// Of parts whose freeze was taken back, as the shard says that froze it.
+fn worthless(
+    all: &AllShards<'_>,
+    target: &Namespace,
+    name: &str,
+    arriving: Arriving,
+) -> Option<Unfinished> {
+    let Arriving { stamp, .. } = arriving;
+    let source = match target.shard() {
+        0 => all.get(all.root().borders().keeper_of(name)).ok()?,
+        _ => all.root(),
+    };
+    let moves = source.borders().moves();
+    let undone = moves.undone.get(name).is_some_and(|last| *last >= stamp.freeze);
+    let later = moves.frozen.get(name).is_some_and(|frozen| frozen.at > stamp.freeze);
+    let discard = Command::Discard { dir: format!("/{name}"), stamp };
+    (undone || later).then(|| after(target.shard(), discard, source.shard()))
+}
+
+/// Whether a freeze is the first entry of a move: of one from shard 0 that is its number.
+pub fn began_at(step: &Unfinished) -> Option<Index> {
+    match &step.command {
+        Command::Own { number, .. } => Some(*number),
+        Command::Arrive { stamp, .. } => Some(stamp.number),
+        _ => None,
+    }
+}
