@@ -5,6 +5,7 @@ use crate::cluster::Dev;
 use crate::common::{Scratch, bytes};
 use holdfast_client::NewFile;
 use holdfast_wire::admin::Shard;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Asks every node until `good` says so of the shards that it has. Every attempt is a round trip.
 #[track_caller]
@@ -76,7 +77,6 @@ fn shards_of_three_nodes_keep_their_directories_whoever_is_killed() {
     let lines: Vec<&str> = listed.lines().collect();
     assert!(lines[0].starts_with("shard 0: ") && lines[1].ends_with(", keeps /a"), "{listed}");
     assert!(dev.run(2, &["status"]).ok().contains(", keeps /b"));
-    dev.run(2, &["shard", "move", "/a", "--to", "0"]).refused(&["only an empty directory"]);
     dev.run(2, &["fs", "mv", "/a/of1", "/c/other"]).refused(&["copy it there"]);
     dev.run(2, &["shard", "move", "/c", "--to", "7"]).refused(&["no shard 7", "shard add"]);
 
@@ -96,4 +96,93 @@ fn shards_of_three_nodes_keep_their_directories_whoever_is_killed() {
     dev.client(3, &[]).put("/a/again", b"x", &NewFile::default()).unwrap();
     until(&dev, "it is in the first", |shards| shards[0].files == 4 && shards[1].files == 0);
     assert_eq!(dev.client(2, &[]).get("/a/again").unwrap(), b"x");
+}
+
+/// A client that goes on with files of its own, now and then of the directory that moves, until it is told to
+/// end: what it wrote, by path.
+fn writes(dev: &Dev, ends: &AtomicBool) -> Vec<(String, Vec<u8>)> {
+    let mut client = dev.client(2, &[1, 2, 3]);
+    client.learn_nodes().unwrap();
+    let mut written: Vec<(String, Vec<u8>)> = Vec::new();
+    for number in 0u64.. {
+        if ends.load(Ordering::Relaxed) {
+            break;
+        }
+        let dir = if number % 4 == 0 { "/d" } else { "/other" };
+        let (path, content) = (format!("{dir}/new{number}"), bytes(number, 2000));
+        // While a node is down and its directory waits it may be refused: then it is not there, or is.
+        if client.put(&path, &content, &NewFile::default()).is_ok() {
+            written.push((path, content));
+        }
+        if let Some((path, content)) = written.get(number as usize / 2) {
+            assert!(client.get(path).is_ok_and(|read| read == *content), "{path}");
+        }
+    }
+    written
+}
+
+/// A directory with content goes there and back while clients read and write and who leads is killed, again
+/// and again, wherever the move is: all is there, at every node, and nothing is found wrong.
+#[test]
+fn a_directory_with_content_moves_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let dev = Dev::start(&scratch.path("dev"), 3);
+    for dir in ["/d", "/d/in", "/other"] {
+        dev.run(2, &["fs", "mkdir", dir]).ok();
+    }
+    dev.run(1, &["shard", "add"]).ok();
+    until(&dev, "there are two", |shards| {
+        shards.len() == 2 && shards.iter().all(|s| s.index.0 > 0)
+    });
+    let mut client = dev.client(2, &[]);
+    let small = |number: u64| bytes(number, 3000 + number as usize);
+    for number in 0..300 {
+        client.put(&format!("/d/in/{number}"), &small(number), &NewFile::default()).unwrap();
+    }
+    let large = bytes(9, 20 << 20);
+    client.put_sized("/d/large", &large, &NewFile::default()).unwrap();
+    client.put("/d/empty", b"", &NewFile::default()).unwrap();
+    let all_is_there = |written: &[(String, Vec<u8>)]| {
+        for node in 1..=3 {
+            let mut client = dev.client(node, &[1, 2, 3]);
+            client.learn_nodes().unwrap();
+            for number in 0..300 {
+                let read = client.get(&format!("/d/in/{number}")).unwrap();
+                assert!(read == small(number), "{number} at {node}");
+            }
+            assert!(client.get("/d/large").unwrap() == large, "at {node}");
+            assert_eq!(client.get("/d/empty").unwrap(), b"", "at {node}");
+            for (path, content) in written {
+                assert!(client.get(path).unwrap() == *content, "{path} at {node}");
+            }
+        }
+    };
+    for to in [1, 0] {
+        let ends = AtomicBool::new(false);
+        let written = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| writes(&dev, &ends));
+            dev.run(3, &["shard", "move", "/d", "--to", &to.to_string()]).ok();
+            // It keeps the log and leads: each time it is killed the move is somewhere else.
+            for _ in 0..3 {
+                dev.order(&["kill", "1", "--hard"]).ok();
+                dev.order(&["start", "1"]).ok();
+            }
+            until(&dev, "it has moved, and is forgotten", |shards| {
+                let here = if to == 1 { keeps(shards, 1, "d") } else { is_home(shards, "d") };
+                let quiet = |s: &Shard| s.moving.frozen.is_empty() && !s.moving.is_leaving;
+                shards.len() == 2 && here && shards.iter().all(quiet)
+            });
+            ends.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        assert!(!written.is_empty());
+        all_is_there(&written);
+        let listed = dev.run(2, &["shard", "ls"]).ok();
+        assert_eq!(
+            listed.contains("shard 0: ") && listed.contains("holds bytes of 3"),
+            to == 1,
+            "{listed}"
+        );
+    }
+    dev.run(2, &["doctor"]).ok();
 }

@@ -7,15 +7,15 @@ use super::Keeper;
 use holdfast_base::Result;
 use holdfast_base::ids::{Durability, Index};
 use holdfast_cluster::Command;
-use holdfast_cluster::moves::{Stamp, Unfinished, began_at, unfinished};
+use holdfast_cluster::moves::{Unfinished, began_at, unfinished};
 use holdfast_env::sometimes;
 use std::collections::BTreeMap;
 
 /// Entries that a round proposes of each move: the other housekeeping waits meanwhile.
 const ENTRIES_MAX: usize = 256;
 
-/// What this node has proposed of directories that come, by name.
-pub(super) type Taking = BTreeMap<String, Stamp>;
+/// By directory, the freeze of which this node has proposed an entry in its life.
+pub(super) type Taking = BTreeMap<String, Index>;
 
 impl Keeper {
     pub(super) fn open_shards(&mut self, _now_ns: u64) -> Result<()> {
@@ -54,13 +54,19 @@ impl Keeper {
             node.command_and_wait(behind, &nothing, Durability::Durable)?;
         }
         node.command_and_wait(step.shard, &step.command, step.durability)?;
-        match &step.command {
-            Command::Take { dir, stamp, part, .. } => {
-                let before = self.taking.insert(dir.clone(), *stamp);
-                if *part > 0 && before != Some(*stamp) {
-                    sometimes!("a move was resumed by another node");
-                }
+        let of = match &step.command {
+            Command::Take { dir, stamp, part, .. } => Some((dir, stamp.freeze, *part)),
+            Command::Depart { dir, freeze, parts } => Some((dir, *freeze, *parts)),
+            Command::Arrive { dir, stamp, parts, .. } => Some((dir, stamp.freeze, *parts)),
+            _ => None,
+        };
+        if let Some((dir, freeze, taken)) = of {
+            let before = self.taking.insert(dir.clone(), freeze);
+            if taken > 0 && before != Some(freeze) {
+                sometimes!("a move was resumed by another node");
             }
+        }
+        match &step.command {
             Command::Own { .. } => sometimes!("a directory came from another shard"),
             Command::Arrive { parts, .. } if *parts > 0 => {
                 sometimes!("a directory came from another shard with its content");

@@ -120,8 +120,16 @@ impl Client {
             let message = move |call| msg::Change { call, action: action.clone() };
             let _ = self.change(wire::OP_CHANGE, None, message).await;
         }
+        self.order_move(&dir).await;
+        // Somebody changes their mind.
+        if self.empties() {
+            self.order_move(&dir).await;
+        }
+    }
+
+    async fn order_move(&self, dir: &str) {
         let to = self.any_shard();
-        let order = admin::Order::MoveDirectory { dir: dir.clone(), to };
+        let order = admin::Order::MoveDirectory { dir: dir.to_owned(), to };
         let moved = self.ask(wire::OP_ORDER, order.to_bytes()).await;
         match moved {
             Ok(_) => self.note(&format!("has `{dir}` moved to shard {to}")),
