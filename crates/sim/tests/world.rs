@@ -4,7 +4,6 @@ use holdfast_sim::on_a_deep_stack;
 use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::faults::Fault;
 use holdfast_sim::world::{Report, Schedule, run};
-use std::ops::RangeInclusive;
 
 fn ran(schedule: Schedule) -> Report {
     on_a_deep_stack(|| run(&schedule))
@@ -54,42 +53,35 @@ fn held(report: &Report) -> bool {
     true
 }
 
-/// A production cluster with one rule broken or one sync left out does not get through: the first
-/// schedule that shows it is among these seeds. `make sim` with the same bug:
-/// `--without`.
+/// A production cluster with one rule broken or one sync left out does not get through: one of so many
+/// schedules shows it, from the seed on that is known to. `make sim` with the same bug: `--without`.
 #[test]
 fn deliberate_bugs_are_caught() {
-    type Bug<'a> = (&'a str, &'a [&'a str], &'a [&'a str], RangeInclusive<u64>, &'a str);
+    type Bug<'a> = (&'a str, &'a [&'a str], &'a [&'a str], u64, &'a str);
+    const SCHEDULES_MAX: u64 = 60;
     let none: &[&str] = &[];
     let bugs: [Bug<'_>; 6] = [
-        ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1..=1, "is synced on"),
-        ("directory not synced", &["chunk.create-name"], &[], 1..=2, "is synced on"),
-        ("stale epoch", none, &["log.stale-epoch-accepted"], 2..=12, "deposed leaders"),
-        (
-            "the shortest decides",
-            none,
-            &["node.sealed-at-the-shortest"],
-            19..=19,
-            "was dropped there",
-        ),
+        ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1, "is synced on"),
+        ("directory not synced", &["chunk.create-name"], &[], 1, "is synced on"),
+        ("stale epoch", none, &["log.stale-epoch-accepted"], 2, "deposed leaders"),
+        ("the shortest decides", none, &["node.sealed-at-the-shortest"], 19, "was dropped there"),
         (
             "a fence forgotten",
             none,
             &["chunk.fence-forgotten"],
-            1..=1,
+            1,
             "was open when the store started",
         ),
-        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 4..=4, "of open chunk"),
+        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 4, "of open chunk"),
     ];
-    for (name, sites, bugs, mut seeds, word) in bugs {
-        let found = seeds.find_map(|seed| {
+    for (name, sites, bugs, first, word) in bugs {
+        let found = (first..first + SCHEDULES_MAX).find_map(|seed| {
             let sites_off = sites.iter().map(|site| site.to_string()).collect();
             let planted = bugs.iter().map(|bug| bug.to_string()).collect();
             let report = ran(Schedule { sites_off, planted, ..Schedule::new(seed) });
-            report.violations.into_iter().next()
+            report.violations.into_iter().find(|violation| violation.contains(word))
         });
-        let found = found.unwrap_or_else(|| panic!("`{name}` was not caught"));
-        assert!(found.contains(word), "`{name}` was caught as: {found}");
+        assert!(found.is_some(), "`{name}` was not caught");
     }
 }
 
