@@ -194,7 +194,7 @@ impl Names<'_> {
     }
 
     fn add_shard(&self) -> Result<()> {
-        self.order(&Order::AddShard {})
+        self.order(&Order::AddShard { shard: 1 })
     }
 
     /// The shard that has the directory which moves.

@@ -245,13 +245,20 @@ impl Borders {
     }
 
     /// One more, in shard 0; its number.
-    pub(crate) fn add(&mut self) -> Result<u16> {
+    /// The shard of this number, once, however often it is asked for.
+    pub(crate) fn add(&mut self, shard: u16) -> Result<()> {
         self.check_root("add a shard")?;
-        if self.count as usize >= SHARDS_MAX {
+        if shard as usize >= SHARDS_MAX {
             return Err(Error::full(format!("there are {SHARDS_MAX} shards, and can be no more")));
         }
-        self.count += 1;
-        Ok(self.count - 1)
+        if shard > self.count {
+            return Err(Error::invalid(format!(
+                "there are {} shards: that is the next",
+                self.count
+            )));
+        }
+        self.count = self.count.max(shard + 1);
+        Ok(())
     }
 
     fn check_root(&self, doing: &str) -> Result<()> {

@@ -314,8 +314,11 @@ pub enum Command {
         replicas: Vec<StoreId>,
         tier: Tier,
     },
-    /// One more shard, with a topic of its own. Shard 0's to say. Answers `Shard`.
-    AddShard {},
+    /// One more shard, of this number, with a topic of its own. Shard 0's to say. Changes nothing where it was
+    /// added before. Answers `Shard`.
+    AddShard {
+        shard: u16,
+    },
     /// Gives an empty directory of the root away: to the shard `to`, or from there back to shard 0. From
     /// here on whoever had it refuses everything below it. Answers `Done`.
     Forward {
@@ -423,7 +426,7 @@ codec_enum!(Command: "command" {
     25 => Rewrite { chunk, from, generation, digest, replicas, without },
     26 => AdoptChunk { chunk, kind, owner, node, generation, length, replicas, tier },
     27 => BeginRewrite { chunk },
-    28 => AddShard {},
+    28 => AddShard { shard },
     29 => Forward { dir, to },
     30 => Own { dir, number, attributes },
     31 => Behind { numbers, command },
@@ -475,7 +478,7 @@ impl Command {
             | AllocateCopies { .. }
             | Reclaim { .. }
             | Release { .. }
-            | AddShard {}
+            | AddShard { .. }
             | Own { .. }
             | Take { .. }
             | Depart { .. }

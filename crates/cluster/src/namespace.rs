@@ -183,7 +183,9 @@ impl Namespace {
             Command::BeginRewrite { chunk } => chunks.begin_rewrite(*chunk),
             Command::Rewrite { .. } => chunks.rewrite(index, command),
             Command::AdoptChunk { .. } => self.adopt_chunk(command),
-            Command::AddShard {} => self.borders.add().map(|shard| Outcome::Shard { shard }),
+            Command::AddShard { shard } => {
+                self.borders.add(*shard).map(|()| Outcome::Shard { shard: *shard })
+            }
             Command::Forward { dir, to } => self.forward(index, dir, *to),
             Command::Own { dir, number, attributes } => self.own(dir, *number, attributes),
             Command::Freeze { dir, to } => self.freeze(index, dir, *to),
@@ -323,7 +325,7 @@ impl fmt::Display for Doing<'_> {
             Command::Release { before, .. } => write!(f, "release what was freed before {before}"),
             Command::FreeChunk { chunk } => write!(f, "free chunk `{chunk}`"),
             Command::AdoptChunk { chunk, .. } => write!(f, "adopt chunk `{chunk}`"),
-            Command::AddShard {} => f.write_str("add a shard"),
+            Command::AddShard { shard } => write!(f, "add shard {shard}"),
             Command::Forward { dir, to } => write!(f, "move {} to shard {to}", Shown(dir)),
             Command::Behind { .. } => f.write_str("carry out what was asked behind a move"),
             Command::Own { dir, .. } => write!(f, "take {} from another shard", Shown(dir)),

@@ -72,8 +72,8 @@ impl World {
     fn new(shards: u16) -> World {
         let views = (0..shards).map(|shard| (1, snapshot(&Namespace::new(shard))));
         let mut world = World { shards: views.collect(), there: BTreeMap::new(), open: Vec::new() };
-        for _ in 1..shards {
-            world.apply(0, &Command::AddShard {}).unwrap();
+        for shard in 1..shards {
+            world.apply(0, &Command::AddShard { shard }).unwrap();
         }
         for shard in 0..shards {
             let chunk = world.allocate(shard, ChunkKind::Packed, FileId(0));

@@ -56,8 +56,8 @@ impl World {
     fn new(shards: u16) -> World {
         let views = (0..shards).map(|shard| (1, snapshot(&Namespace::new(shard))));
         let mut world = World { shards: views.collect() };
-        for _ in 1..shards {
-            world.apply(0, &Command::AddShard {}).unwrap();
+        for shard in 1..shards {
+            world.apply(0, &Command::AddShard { shard }).unwrap();
         }
         world.apply(0, &make("/d")).unwrap();
         world
@@ -267,7 +267,7 @@ fn what_a_shard_does_not_keep_it_refuses_and_says_who_does() {
     refused(world.apply(1, &delete("/d")), Kind::Invalid, "shard move");
     refused(world.apply(1, &forward("/d", 0)), Kind::Invalid, "only an empty directory");
     refused(world.apply(1, &forward("/d", 2)), Kind::Invalid, "to shard 0 alone");
-    refused(world.apply(1, &Command::AddShard {}), Kind::Invalid, "shard 0 does");
+    refused(world.apply(1, &Command::AddShard { shard: 2 }), Kind::Invalid, "shard 0 does");
     world.apply(1, &delete("/d/y")).unwrap();
     let set = Command::SetAttributes {
         path: "/d".into(),
@@ -406,7 +406,7 @@ fn the_bytes_of_shards_stay() {
     };
     let own = Command::Own { dir: "/d".into(), number: Index(3), attributes };
     for (command, bytes) in [
-        (Command::AddShard {}, "011c"),
+        (Command::AddShard { shard: 2 }, "011c0200"),
         (forward("/d", 1), "011d020000002f640100"),
         (own, "011e020000002f640300000000000000e8010700000000000000021001000000 6d"),
     ] {
@@ -437,4 +437,20 @@ fn the_bytes_of_shards_stay() {
     world.apply(1, &forward("/d", 0)).unwrap();
     let gone = "01e801 0700000000000000 0210 00000000".replace(' ', "");
     assert!(tail(&world.view(1)).ends_with(&gone), "{}", tail(&world.view(1)));
+}
+
+/// An order whose answer was lost was given again, and there was one shard more than anybody wanted.
+#[test]
+fn a_shard_that_is_asked_for_twice_is_added_once() {
+    let mut world = World::new(1);
+    let add = |shard| Command::AddShard { shard };
+    for _ in 0..2 {
+        assert_eq!(world.apply(0, &add(1)).unwrap(), Outcome::Shard { shard: 1 });
+    }
+    refused(world.apply(0, &add(3)), Kind::Invalid, "there are 2 shards");
+    for shard in 2..64 {
+        world.apply(0, &add(shard)).unwrap();
+    }
+    world.apply(0, &add(63)).unwrap();
+    refused(world.apply(0, &add(64)), Kind::Full, "there are 64 shards");
 }

@@ -52,7 +52,7 @@ fn keeps(world: &World, shard: u16, name: &str) -> bool {
 
 fn add_shards(world: &World, work: &mut Work, client: &mut Client, count: u16) {
     for shard in 1..=count {
-        client.order(&Order::AddShard {}).unwrap();
+        client.order(&Order::AddShard { shard }).unwrap();
         work.until(world, |world| world.node().shards.get(shard).is_ok() && world.node().leads());
     }
 }

@@ -38,9 +38,10 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
             Ok(())
         }
         Shard::Add => {
-            client.order(&Order::AddShard {})?;
-            // Others may add some, too: as this node has it.
-            let count = client.shards()?.len();
+            // By its number: whoever asks again, for the answer was lost, has not asked for one more.
+            let shard = client.shards()?.len() as u16;
+            client.order(&Order::AddShard { shard })?;
+            let count = shard + 1;
             out.line(
                 || format!("{count} shards: each node opens the new one within a second or two"),
                 || json!({"shards": count}),

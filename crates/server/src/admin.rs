@@ -64,7 +64,7 @@ fn order_told(meta: &[u8]) -> Told {
         msg::Order::ReplaceNode { name } => ("node replace", format!("`{name}`")),
         msg::Order::Revoke { serial, .. } => ("cert revoke", format!("certificate {serial}")),
         msg::Order::RevokeToken { name } => ("token revoke", format!("`{name}`")),
-        msg::Order::AddShard {} => ("shard add", String::new()),
+        msg::Order::AddShard { shard } => ("shard add", shard.to_string()),
         msg::Order::MoveDirectory { dir, to } => ("shard move", format!("`{dir}` to shard {to}")),
     })
 }
@@ -469,7 +469,7 @@ impl Admin {
             msg::Order::RevokeToken { name } => {
                 return propose(reply, ClusterCommand::RemoveToken { name });
             }
-            msg::Order::AddShard {} => return add_shard(node, reply),
+            msg::Order::AddShard { shard } => return add_shard(node, shard, reply),
             msg::Order::MoveDirectory { dir, to } => return move_directory(node, dir, to, reply),
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
             msg::Order::Recovery { settings } => {

@@ -64,8 +64,8 @@ fn done(reply: Reply) -> Box<dyn FnOnce(Result<Outcome>) + Send> {
 }
 
 /// Every node opens it when it hears of it.
-pub fn add_shard(node: &Node, reply: Reply) {
-    let add = Command::AddShard {};
+pub fn add_shard(node: &Node, shard: u16, reply: Reply) {
+    let add = Command::AddShard { shard };
     node.propose_in(0, Call::default(), &add, Durability::Durable, done(reply));
 }
 

@@ -19,8 +19,7 @@ fn with(guest: guests::Make, seed: u64) -> Report {
 fn until_seen(guest: guests::Make, first: u64, what: &[&str]) {
     const SCHEDULES_MAX: u64 = 12;
     let mut seen = BTreeSet::new();
-    let missing =
-        |seen: &BTreeSet<String>| what.iter().find(|what| !seen.contains(**what)).copied();
+    let missing = |seen: &BTreeSet<_>| what.iter().find(|what| !seen.contains(**what)).copied();
     for seed in first..first + SCHEDULES_MAX {
         let report = with(guest, seed);
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");

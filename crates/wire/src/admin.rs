@@ -341,8 +341,8 @@ pub enum Order {
     RevokeToken { name: String },
     /// A store whose node started without it never comes back.
     GiveUpStore { store: StoreId },
-    /// One more shard.
-    AddShard {},
+    /// One more shard, of this number: the next one. Nothing is done where it was added before.
+    AddShard { shard: u16 },
     /// A directory right below the root goes to a shard with all that is in it; or, while it moves, stays
     /// where it is.
     MoveDirectory { dir: String, to: u16 },
@@ -357,7 +357,7 @@ codec_enum!(Order: "order" {
     7 => Revoke { serial, until_s },
     8 => RevokeToken { name },
     9 => GiveUpStore { store },
-    10 => AddShard {},
+    10 => AddShard { shard },
     11 => MoveDirectory { dir, to },
 });
 

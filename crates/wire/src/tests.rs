@@ -240,7 +240,7 @@ fn status(m: &mut Messages) {
     let moving = admin::Moving { frozen, taken, is_leaving: true, held: 7, owing: 8 };
     let part = admin::Shard { shard, index, files, bytes, directories, coming, moving };
     m.add("admin::Shard", part);
-    m.add("admin::Order AddShard", admin::Order::AddShard {});
+    m.add("admin::Order AddShard", admin::Order::AddShard { shard: 2 });
     let order = admin::Order::MoveDirectory { dir: "/a".into(), to: 1 };
     m.add("admin::Order MoveDirectory", order);
 }

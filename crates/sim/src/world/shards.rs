@@ -13,7 +13,7 @@ use holdfast_cluster::{AllShards, Chunk, FileInfo, Location};
 use holdfast_wire::{self as wire, admin, file as msg};
 use std::collections::BTreeMap;
 
-/// Until there are so many beside the first. More, where the log showed an order twice or late.
+/// Until there are so many beside the first.
 pub(super) async fn add(person: Visitor, count: u16) {
     loop {
         let gateway = person.any_gateway();
@@ -21,8 +21,9 @@ pub(super) async fn add(person: Visitor, count: u16) {
         let shards = told.and_then(|told| Ok(Vec::<admin::Shard>::from_bytes(&told.meta)?));
         match shards {
             Ok(shards) if shards.len() > count as usize => return,
-            Ok(_) => {
-                let order = admin::Order::AddShard {}.to_bytes();
+            Ok(shards) => {
+                let shard = shards.len() as u16;
+                let order = admin::Order::AddShard { shard }.to_bytes();
                 let _ = person.ask(gateway, wire::OP_ORDER, order, None).await;
                 // As long as it takes until all have heard of it, or another is added.
                 person.think().await;
