@@ -69,7 +69,7 @@ fn deliberate_bugs_are_caught() {
             "the shortest decides",
             none,
             &["node.sealed-at-the-shortest"],
-            19..=19,
+            16..=16,
             "was dropped there",
         ),
         (
@@ -79,7 +79,7 @@ fn deliberate_bugs_are_caught() {
             1..=1,
             "was open when the store started",
         ),
-        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 4..=4, "of open chunk"),
+        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 10..=10, "of open chunk"),
     ];
     for (name, sites, bugs, mut seeds, word) in bugs {
         let found = seeds.find_map(|seed| {
