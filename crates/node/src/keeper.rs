@@ -181,7 +181,6 @@ impl Keeper {
         self.look();
         let rounds: [(&str, Round); 24] = [
             ("open shards", Keeper::open_shards),
-            ("finish moves from shard to shard", Keeper::finish_moves),
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -204,6 +203,8 @@ impl Keeper {
             ("note how far the log is", Keeper::note_reached),
             ("trim topics by their limits", Keeper::retain),
             ("watch the stores grow", Keeper::watch_growth),
+            // Waits for many entries, and the others count graces from the time that they were given.
+            ("finish moves from shard to shard", Keeper::finish_moves),
         ];
         for (what, round) in rounds {
             if let Err(e) = round(self, now_ns)
