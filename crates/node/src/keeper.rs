@@ -253,14 +253,17 @@ impl Keeper {
         Ok(())
     }
 
-    fn release(&mut self, now_ns: u64) -> Result<()> {
+    fn release(&mut self, _now_ns: u64) -> Result<()> {
         let node = self.node.clone();
-        node.shards.all().try_for_each(|(shard, _)| self.release_of(shard, now_ns))
+        node.shards.all().try_for_each(|(shard, _)| self.release_of(shard))
     }
 
-    fn release_of(&mut self, shard: u16, now_ns: u64) -> Result<()> {
+    fn release_of(&mut self, shard: u16) -> Result<()> {
         let (index, oldest) =
             self.node.read_chunks(shard, |view, index| (index, view.freed().1))?;
+        // Not the round's time: what came before in it may have waited for the log, and the view has
+        // gone on meanwhile.
+        let now_ns = self.node.machine.clock.monotonic_ns();
         let reached = self.reached.entry(shard).or_default();
         if reached.back().is_none_or(|(_, last)| *last < index) {
             reached.push_back((now_ns, index));
