@@ -300,6 +300,15 @@ fn a_new_node_knows_the_topic(data: &Path, first: &Node, port: u16) {
     third.stop();
 }
 
+/// The keys that a ride printed, in order.
+fn items(printed: String) -> Vec<String> {
+    let line = |line: &str| serde_json::from_str::<Value>(line).unwrap();
+    let keys = printed.lines().map(line).filter_map(|l| Some(l["key"].as_str()?.to_owned()));
+    let mut keys: Vec<String> = keys.collect();
+    keys.sort();
+    keys
+}
+
 /// Halves of one topic on two nodes are ridden at once, and a view that is run on the second node after
 /// the log was trimmed begins with images of both.
 #[test]
@@ -326,13 +335,6 @@ fn halves_on_two_nodes_are_ridden_together() {
         first.run(&["view", "put", "orders", "nodes", &format!("k{i}"), "1"]).ok();
     }
     second.run(&["view", "put", "orders", "nodes", "k40", "1"]).ok();
-    let items = |printed: String| -> Vec<String> {
-        let line = |line: &str| serde_json::from_str::<Value>(line).unwrap();
-        let keys = printed.lines().map(line).filter_map(|l| Some(l["key"].as_str()?.to_owned()));
-        let mut keys: Vec<String> = keys.collect();
-        keys.sort();
-        keys
-    };
     ride(&["--not", &servers[1]]).refused(&["none has hashes"]);
     ride(&["--not", &servers[0], "--not", &servers[1]]).refused(&["--not"]);
 
