@@ -39,9 +39,13 @@ impl Keeper {
             // The current one goes last, and takes what is beside it along: not a copy that has just
             // arrived and is to count.
             let mut one_stays = false;
+            let chunk = held.info.chunk;
+            let is_deleted = self.node.read_chunk(chunk, |view, _| view.get(chunk).is_none())?;
             for generation in self.unnamed_of(&held)? {
-                let key = (held.store_id, held.info.chunk, generation);
-                if unheard.contains(&key) {
+                let key = (held.store_id, chunk, generation);
+                if is_deleted {
+                    self.node.replicator.forget_landed(key);
+                } else if unheard.contains(&key) {
                     one_stays = true;
                     continue;
                 }

@@ -234,6 +234,12 @@ impl Replicator {
         whole.map(|ended| (ended.store, ended.chunk, ended.generation)).collect()
     }
 
+    /// Of a chunk that was deleted: no leader asks any more who has it.
+    pub(crate) fn forget_landed(&self, key: Key) {
+        let is_it = |e: &peer::Ended| (e.store, e.chunk, e.generation) == key;
+        self.copies.list().ended.retain(|ended| !is_it(ended));
+    }
+
     /// How this node's link and copies are.
     fn report(&self, now_ns: u64) -> peer::Report {
         let ((foreground, recovery), links, disks) = {
