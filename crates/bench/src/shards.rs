@@ -111,7 +111,7 @@ fn lookups(options: &ShardsBench, parent: &Path, out: &mut Output) -> Result<()>
 
 /// A directory goes to the second shard and back, and a client goes on writing to it.
 fn moves(options: &ShardsBench, parent: &Path, out: &mut Output) -> Result<()> {
-    let mut names = Names::start(options, parent, false)?;
+    let names = Names::start(options, parent, false)?;
     names.add_shard()?;
     names.make("/moved")?;
     let mut client = names.client()?;
@@ -125,7 +125,8 @@ fn moves(options: &ShardsBench, parent: &Path, out: &mut Output) -> Result<()> {
         let (mut longest, mut ended) = (Duration::ZERO, false);
         while !ended {
             let asked = Instant::now();
-            client.put("/moved/written", &[7; FILE_BYTES], &NewFile::default())?;
+            let new = NewFile { replace: true, ..NewFile::default() };
+            patiently(|| client.put("/moved/written", &[7; FILE_BYTES], &new).map(drop))?;
             longest = longest.max(asked.elapsed());
             ended = names.keeps_moved()? == to;
             if began.elapsed() > PATIENCE * 10 {
@@ -154,12 +155,23 @@ fn a_server_second(sample: &Sample) -> f64 {
     sample.operations as f64 / sample.server_cpu
 }
 
+/// Asks again while a shard or a directory is not there yet.
+fn patiently(mut ask: impl FnMut() -> Result<()>) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match ask() {
+            Err(e) if e.kind == Kind::Retry && began.elapsed() < PATIENCE => {}
+            answered => return answered,
+        }
+    }
+}
+
 impl Names<'_> {
     /// A node whose directories are in one shard, or every other one in the second.
     fn start<'a>(options: &'a ShardsBench, parent: &Path, two: bool) -> Result<Names<'a>> {
         let (dram_bytes, log) = (0, String::new());
         let settings = Settings { dram_bytes, reactors: 1, spin: false, tls: false, log };
-        let mut names = Names { options, server: Server::start(parent, &settings)?, made: 0 };
+        let names = Names { options, server: Server::start(parent, &settings)?, made: 0 };
         (0..TOPS).try_for_each(|top| names.make(&format!("/{top}")))?;
         if two {
             names.add_shard()?;
@@ -178,19 +190,13 @@ impl Names<'_> {
         self.server.connect(false, false, false)
     }
 
-    fn make(&mut self, directory: &str) -> Result<()> {
-        self.client()?.make_dir(directory, &NewFile::default())
+    fn make(&self, directory: &str) -> Result<()> {
+        patiently(|| self.client()?.make_dir(directory, &NewFile::default()))
     }
 
-    /// As the node's owner; who may be told to ask again.
+    /// As the node's owner.
     fn order(&self, order: &Order) -> Result<()> {
-        let began = Instant::now();
-        loop {
-            match self.server.connect(true, false, false)?.order(order) {
-                Err(e) if e.kind == Kind::Retry && began.elapsed() < PATIENCE => {}
-                answered => return answered.map(drop),
-            }
-        }
+        patiently(|| self.server.connect(true, false, false)?.order(order).map(drop))
     }
 
     fn add_shard(&self) -> Result<()> {

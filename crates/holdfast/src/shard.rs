@@ -52,7 +52,7 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
             out.line(
                 || {
                     format!(
-                        "`{dir}` goes to shard {to}: it is read meanwhile, and writes to it wait until it is there: see `holdfast shard ls`"
+                        "`{dir}` goes to shard {to}: it is read meanwhile, and what would change it is told to ask again until it is there: see `holdfast shard ls`"
                     )
                 },
                 || json!({"dir": dir, "to": to}),
