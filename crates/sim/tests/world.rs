@@ -129,11 +129,17 @@ fn everything_killed_at_once_comes_back_with_all_that_was_acknowledged() {
 
 #[test]
 fn disks_that_fill_while_repair_runs_delay_it_and_lose_nothing() {
-    let report = faulty(6, &[Fault::FullDisk, Fault::FullDisk, Fault::Erase, Fault::Drain]);
-    assert!(held(&report) && report.faults > 5);
-    for what in ["a chunk was copied", "a node was drained"] {
-        assert!(report.seen.contains_key(what), "{what}: {:?}", report.seen);
+    let mut missing = vec!["a chunk was copied", "a node was drained"];
+    // Which seed shows it changes with every draw; that so many do must not.
+    for seed in 6..14 {
+        let report = faulty(seed, &[Fault::FullDisk, Fault::FullDisk, Fault::Erase, Fault::Drain]);
+        assert!(held(&report) && report.faults > 5);
+        missing.retain(|what| !report.seen.contains_key(*what));
+        if missing.is_empty() {
+            return;
+        }
     }
+    panic!("never: {missing:?}");
 }
 
 /// Copies take seconds, nodes are slow for a while, and repair never stands still for three times
