@@ -64,21 +64,31 @@ pub fn run(options: &ShardsBench, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-fn creates(options: &ShardsBench, parent: &Path, out: &mut Output) -> Result<()> {
+/// Something that a node is asked for.
+type Do<T> = fn(&mut Names<'_>) -> Result<T>;
+
+/// What a node does whose names are in two shards, beside one that has them in one.
+fn compare(
+    options: &ShardsBench,
+    parent: &Path,
+    what: &str,
+    (fill, work): (Do<()>, Do<Sample>),
+    out: &mut Output,
+) -> Result<()> {
     let mut one = Names::start(options, parent, false)?;
     let mut two = Names::start(options, parent, true)?;
     for names in [&mut one, &mut two] {
-        names.create(options.number / 10)?;
+        fill(names)?;
     }
     let (mut limits, mut samples) = (Vec::new(), Vec::new());
     for _ in 0..options.repetitions {
-        limits.push(a_server_second(&one.create(options.number)?));
-        samples.push(two.create(options.number)?);
+        limits.push(a_server_second(&work(&mut one)?));
+        samples.push(work(&mut two)?);
     }
     let mut report = Report {
-        case: format!("creates of {FILE_BYTES} B in two shards, {} under way", options.batch),
+        case: format!("{what} in two shards, {} under way", options.batch),
         figure: Figure::OperationsPerServerSecond,
-        limit_name: "creates in one shard".to_owned(),
+        limit_name: format!("{what} in one shard"),
         limits,
         peer: None,
         samples,
@@ -86,27 +96,19 @@ fn creates(options: &ShardsBench, parent: &Path, out: &mut Output) -> Result<()>
     report.tell(out)
 }
 
+fn creates(options: &ShardsBench, parent: &Path, out: &mut Output) -> Result<()> {
+    let warm = |names: &mut Names<'_>| names.create(names.options.number / 10).map(drop);
+    let create = |names: &mut Names<'_>| names.create(names.options.number);
+    compare(options, parent, "creates of 4 B", (warm, create), out)
+}
+
 fn lookups(options: &ShardsBench, parent: &Path, out: &mut Output) -> Result<()> {
-    let mut one = Names::start(options, parent, false)?;
-    let mut two = Names::start(options, parent, true)?;
-    for names in [&mut one, &mut two] {
-        names.create(options.number)?;
-        names.look_up()?;
-    }
-    let (mut limits, mut samples) = (Vec::new(), Vec::new());
-    for _ in 0..options.repetitions {
-        limits.push(a_server_second(&one.look_up()?));
-        samples.push(two.look_up()?);
-    }
-    let mut report = Report {
-        case: format!("look-ups in two shards, {} under way", options.batch),
-        figure: Figure::OperationsPerServerSecond,
-        limit_name: "look-ups in one shard".to_owned(),
-        limits,
-        peer: None,
-        samples,
+    let fill = |names: &mut Names<'_>| {
+        names.create(names.options.number)?;
+        names.look_up().map(drop)
     };
-    report.tell(out)
+    let look_up = |names: &mut Names<'_>| names.look_up();
+    compare(options, parent, "look-ups", (fill, look_up), out)
 }
 
 /// A directory goes to the second shard and back, and a client goes on writing to it.
