@@ -15,19 +15,27 @@ pub struct Unfinished {
     /// To whose topic it goes.
     pub shard: u16,
     pub command: Command,
-    /// The shard from whose view it follows: what that shows must be synced before.
+    /// The shard from whose view it follows: what that shows must be synced before. None of what need not
+    /// be synced itself, for it is found again from what is.
     pub behind: Option<u16>,
-    /// What of it need not be synced, for it is found again from what is.
-    pub durability: Durability,
+}
+
+impl Unfinished {
+    /// How the entry is to be kept.
+    pub fn durability(&self) -> Durability {
+        match self.behind {
+            Some(_) => Durability::Durable,
+            None => Durability::Memory,
+        }
+    }
 }
 
 fn after(shard: u16, command: Command, behind: u16) -> Unfinished {
-    let durability = Durability::Durable;
-    Unfinished { shard, command, behind: Some(behind), durability }
+    Unfinished { shard, command, behind: Some(behind) }
 }
 
 fn by_and_by(shard: u16, command: Command) -> Unfinished {
-    Unfinished { shard, command, behind: None, durability: Durability::Memory }
+    Unfinished { shard, command, behind: None }
 }
 
 /// The next entry of everything that moves, of each at most one.

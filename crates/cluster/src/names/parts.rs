@@ -8,7 +8,6 @@ use super::{FileExtents, Names};
 use crate::borders::{DirAttributes, top};
 use crate::chunks::Chunks;
 use crate::moves::{Arriving, node_bytes};
-use crate::namespace::STEPS_MAX;
 use crate::{NodeKind, Outcome, RawExtent, Remainder, StorageClass};
 use holdfast_base::ids::{ChunkId, Index, Pointer};
 use holdfast_base::limits::{PATH_BYTES_MAX, PATH_DEPTH_MAX};
@@ -352,29 +351,12 @@ impl Names {
 
     /// As `reclaim`, of what is elsewhere now: its bytes stay.
     pub(crate) fn forget(&mut self, chunks: &mut Chunks, budget: u32) -> Outcome {
-        let mut steps = 0;
-        while let Some(&at) = self.leaving.last() {
-            if steps == STEPS_MAX.get() as u32 {
-                STEPS_MAX.cross();
-            }
-            if steps == budget.min(STEPS_MAX.get() as u32) {
-                break;
-            }
-            steps += 1;
-            match self.children(at).and_then(|children| children.first()) {
-                Some(child) => {
-                    self.unlink(child);
-                    self.leave(child);
-                }
-                None => {
-                    self.leaving.pop();
-                    self.count(at, false);
-                    self.yield_bytes(chunks, at);
-                    self.nodes.release(at);
-                }
-            }
-        }
-        Outcome::Progress { steps, more: self.is_leaving() }
+        let free = |names: &mut Names, at| {
+            names.count(at, false);
+            names.yield_bytes(chunks, at);
+            names.nodes.release(at);
+        };
+        self.take_apart(budget, |names| &mut names.leaving, Names::leave, free)
     }
 
     /// A node lets go of its bytes for whoever has it now.

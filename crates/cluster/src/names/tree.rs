@@ -365,11 +365,24 @@ impl Names {
         self.detached.push(at);
     }
 
-    /// Each step either takes one child out of the directory in hand or frees one node, so that
-    /// the work of an entry is bounded whatever the subtree's shape.
+    /// Frees up to `budget` nodes of deleted subtrees.
     pub(crate) fn reclaim(&mut self, chunks: &mut Chunks, index: Index, budget: u32) -> Outcome {
+        let free = |names: &mut Names, at| names.drop_node(chunks, index, at);
+        self.take_apart(budget, |names| &mut names.detached, Names::detach, free)
+    }
+
+    /// Takes subtrees without a name apart, from the last of their `roots` on. Each step either takes one
+    /// child out of the directory in hand, which becomes a root by `uproot`, or frees one node, so that
+    /// the work of an entry is bounded whatever the subtree's shape.
+    pub(super) fn take_apart(
+        &mut self,
+        budget: u32,
+        roots: fn(&mut Names) -> &mut Vec<u32>,
+        uproot: fn(&mut Names, u32),
+        mut free: impl FnMut(&mut Names, u32),
+    ) -> Outcome {
         let mut steps = 0;
-        while let Some(&at) = self.detached.last() {
+        while let Some(&at) = roots(self).last() {
             if steps == STEPS_MAX.get() as u32 {
                 STEPS_MAX.cross();
             }
@@ -380,15 +393,15 @@ impl Names {
             match self.children(at).and_then(|children| children.first()) {
                 Some(child) => {
                     self.unlink(child);
-                    self.detach(child);
+                    uproot(self, child);
                 }
                 None => {
-                    self.detached.pop();
-                    self.drop_node(chunks, index, at);
+                    roots(self).pop();
+                    free(self, at);
                 }
             }
         }
-        Outcome::Progress { steps, more: !self.detached.is_empty() }
+        Outcome::Progress { steps, more: !roots(self).is_empty() }
     }
 
     pub(crate) fn set_attributes(

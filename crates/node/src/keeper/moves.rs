@@ -53,7 +53,7 @@ impl Keeper {
             let nothing = Command::Forget { budget: 0 };
             node.command_and_wait(behind, &nothing, Durability::Durable)?;
         }
-        node.command_and_wait(step.shard, &step.command, step.durability)?;
+        node.command_and_wait(step.shard, &step.command, step.durability())?;
         let of = match &step.command {
             Command::Take { dir, stamp, part, .. } => Some((dir, stamp.freeze, *part)),
             Command::Depart { dir, freeze, parts } => Some((dir, *freeze, *parts)),

@@ -39,10 +39,9 @@ impl Keeper {
             // The current one goes last, and takes what is beside it along: not a copy that has just
             // arrived and is to count.
             let mut one_stays = false;
-            let chunk = held.info.chunk;
-            let is_deleted = self.node.read_chunk(chunk, |view, _| view.get(chunk).is_none())?;
-            for generation in self.unnamed_of(&held)? {
-                let key = (held.store_id, chunk, generation);
+            let (is_deleted, unnamed_here) = self.unnamed_of(&held)?;
+            for generation in unnamed_here {
+                let key = (held.store_id, held.info.chunk, generation);
                 if is_deleted {
                     self.node.replicator.forget_landed(key);
                 } else if unheard.contains(&key) {
@@ -64,14 +63,15 @@ impl Keeper {
         self.report_missing()
     }
 
-    /// Generations of a chunk here that no entry names, the current one last.
-    fn unnamed_of(&self, held: &Held) -> Result<Vec<Generation>> {
+    /// Whether a chunk is gone, and its generations here that no entry names, the current one last.
+    fn unnamed_of(&self, held: &Held) -> Result<(bool, Vec<Generation>)> {
         let (store, chunk, current) = (held.store_id, held.info.chunk, held.info.generation);
         let beside = held.store.other_generations(chunk);
         self.node.read_chunk(chunk, |view, _| {
             let is_named = |at: &Generation| view.names_replica(chunk, *at, store);
             let Some(known) = view.get(chunk) else {
-                return if view.was_allocated(chunk) { vec![current] } else { Vec::new() };
+                let unnamed = if view.was_allocated(chunk) { vec![current] } else { Vec::new() };
+                return (true, unnamed);
             };
             // A later one waits for its switch where the chunk counts, and the current one for those that
             // are named. In a store that was let go a switch names nothing any more.
@@ -83,7 +83,7 @@ impl Keeper {
                 unnamed.push(current);
             }
             unnamed.retain(|at| !stays(at));
-            unnamed
+            (false, unnamed)
         })
     }
 

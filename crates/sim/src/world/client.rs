@@ -168,8 +168,7 @@ impl Client {
         files.filter(|file| file.path.starts_with(&below)).map(|file| file.file).collect()
     }
 
-    /// One time of three.
-    pub(super) fn empties(&self) -> bool {
+    pub(super) fn one_time_of_three(&self) -> bool {
         self.visitor.below(3) == 0
     }
 

@@ -109,7 +109,7 @@ impl World {
 impl Client {
     /// Has its directory moved, after it was emptied one time of three. Whether it is: the next changes show.
     pub(super) async fn move_own(&mut self) {
-        let emptied = if self.empties() { self.paths() } else { Vec::new() };
+        let emptied = if self.one_time_of_three() { self.paths() } else { Vec::new() };
         for path in emptied {
             let action = msg::Action::Delete { path: path.clone(), recursive: false };
             let message = move |call| msg::Change { call, action: action.clone() };
@@ -123,7 +123,7 @@ impl Client {
         }
         self.order_move(&dir).await;
         // Somebody changes their mind.
-        if self.empties() {
+        if self.one_time_of_three() {
             self.order_move(&dir).await;
         }
     }
