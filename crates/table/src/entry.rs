@@ -172,14 +172,9 @@ impl Encode for Body {
                 2u8.encode(out);
                 change.encode(out);
             }
-            Body::Refused(Refusal::Found(version)) => {
+            Body::Refused(refusal) => {
                 3u8.encode(out);
-                1u8.encode(out);
-                version.encode(out);
-            }
-            Body::Refused(Refusal::Absent) => {
-                3u8.encode(out);
-                2u8.encode(out);
+                refusal.encode(out);
             }
             Body::Mark(tickets) => {
                 4u8.encode(out);
@@ -208,11 +203,7 @@ impl Decode for Body {
         Ok(match u8::decode(reader)? {
             1 => Body::Open,
             2 => Body::Change(Change::decode(reader)?),
-            3 => Body::Refused(match u8::decode(reader)? {
-                1 => Refusal::Found(u64::decode(reader)?),
-                2 => Refusal::Absent,
-                _ => return Err(DecodeError::BadValue("refusal")),
-            }),
+            3 => Body::Refused(Refusal::decode(reader)?),
             4 => {
                 let mut tickets = Vec::new();
                 for _ in 0..u32::decode(reader)? {
@@ -223,6 +214,28 @@ impl Decode for Body {
             5 => Body::Admit { region: RegionId::decode(reader)?, log: LogId::decode(reader)? },
             6 => Body::Count { region: RegionId::decode(reader)?, log: LogId::decode(reader)? },
             _ => return Err(DecodeError::BadValue("body")),
+        })
+    }
+}
+
+impl Encode for Refusal {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Refusal::Found(version) => {
+                1u8.encode(out);
+                version.encode(out);
+            }
+            Refusal::Absent => 2u8.encode(out),
+        }
+    }
+}
+
+impl Decode for Refusal {
+    fn decode(reader: &mut Reader<'_>) -> Result<Refusal, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            1 => Refusal::Found(u64::decode(reader)?),
+            2 => Refusal::Absent,
+            _ => return Err(DecodeError::BadValue("refusal")),
         })
     }
 }

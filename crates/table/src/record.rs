@@ -3,6 +3,7 @@
 
 use crate::entry::{Change, ChangeKind};
 use crate::ids::{Place, RegionId, StreamId};
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 
 /// Writes in a row from one other region that move a record's home there.
 pub const RUN_TO_MOVE: u64 = 3;
@@ -26,6 +27,44 @@ pub struct Record {
     pub run: u64,
     /// The versions at which its home moved, of the last hundred.
     pub moves: Vec<u64>,
+}
+
+impl Encode for Record {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.version.encode(out);
+        self.home.encode(out);
+        match &self.value {
+            None => 0u8.encode(out),
+            Some(value) => {
+                1u8.encode(out);
+                put_bytes(out, value);
+            }
+        }
+        self.stream.encode(out);
+        self.place.encode(out);
+        self.origin.encode(out);
+        self.run.encode(out);
+        self.moves.encode(out);
+    }
+}
+
+impl Decode for Record {
+    fn decode(reader: &mut Reader<'_>) -> Result<Record, DecodeError> {
+        Ok(Record {
+            version: u64::decode(reader)?,
+            home: StreamId::decode(reader)?,
+            value: match u8::decode(reader)? {
+                0 => None,
+                1 => Some(reader.bytes()?.to_vec()),
+                _ => return Err(DecodeError::BadValue("record")),
+            },
+            stream: StreamId::decode(reader)?,
+            place: Place::decode(reader)?,
+            origin: RegionId::decode(reader)?,
+            run: u64::decode(reader)?,
+            moves: Vec::decode(reader)?,
+        })
+    }
 }
 
 impl Record {

@@ -11,12 +11,12 @@ use crate::entry::{Body, Entry};
 use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use crate::message::{Answer, Message, Position, Request};
 use crate::stream::Accepted;
-use crate::tablet::{Applied, Form, Mode, Showed, Tablet};
+use crate::tablet::{Applied, Mode, Showed, Tablet};
 use ask::{Parked, Pending};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
 use lead::Lead;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use takeover::Claim;
 
 /// What happens when a region is lost.
@@ -114,29 +114,22 @@ pub struct Region {
     on_the_way: BTreeMap<StreamId, (Place, usize)>,
     /// Requests of this region's clients, by ticket.
     pending: BTreeMap<u64, Pending>,
+    /// Of the pending ones the writes, by session and sequence.
+    writing: BTreeMap<(u64, u64), u64>,
+    /// Of the pending ones the reads that wait for what their client has seen.
+    reading_sessions: BTreeSet<u64>,
     /// Requests that wait until something shows here.
     parked: Vec<Parked>,
     up_ticks: u32,
 }
 
 impl Region {
-    /// A region that starts over its topic: `entries` are those that are durable, with their
-    /// indices. `start` is higher than that of every start before. `log` is the topic's: a new one
-    /// if the log was erased, or ends before where it was known to be.
-    pub fn start(
-        form: &Form,
-        me: RegionId,
-        log: LogId,
-        start: u64,
-        settings: Settings,
-        entries: &[(u64, Vec<u8>)],
-    ) -> Result<Region> {
+    /// A region that starts over what its topic has made of the tablet. `start` is higher than that of
+    /// every start before. `log` is the topic's: a new one if the log was erased, or ends before where
+    /// it was known to be.
+    pub fn start(tablet: Tablet, log: LogId, start: u64, settings: Settings) -> Region {
         assert!(start < 1 << 32, "start {start} exceeds 32 bits");
-        let mut tablet = Tablet::new(form, me);
-        let mut showed = Vec::new();
-        for (index, bytes) in entries {
-            tablet.apply(*index, bytes, &mut showed)?;
-        }
+        let (form, me) = (tablet.form(), tablet.region());
         let heard = form.regions().filter(|r| *r != me).map(|r| (r, Heard::default())).collect();
         let mut region = Region {
             me,
@@ -156,6 +149,8 @@ impl Region {
             told_kept: BTreeMap::new(),
             on_the_way: BTreeMap::new(),
             pending: BTreeMap::new(),
+            writing: BTreeMap::new(),
+            reading_sessions: BTreeSet::new(),
             parked: Vec::new(),
             up_ticks: 0,
         };
@@ -163,7 +158,12 @@ impl Region {
             true => region.lead_what_is_opened(),
             false => region.append(&Entry::Log(log)),
         }
-        Ok(region)
+        region
+    }
+
+    /// What the region held and showed, for who goes on with it or only follows.
+    pub fn into_tablet(self) -> Tablet {
+        self.tablet
     }
 
     /// What was decided since this was asked last.
@@ -204,14 +204,28 @@ impl Region {
         self.settle();
     }
 
-    /// An append is durable, at this index of the topic: all before it were told.
-    pub fn appended(&mut self, index: u64, bytes: &[u8]) -> Result<()> {
+    /// An append is durable, at this index of the topic: all before it were told. Says what became of
+    /// it, which depends on the topic's entries alone.
+    pub fn appended(&mut self, index: u64, bytes: &[u8]) -> Result<Accepted> {
         let mut showed = std::mem::take(&mut self.showed);
         let applied = self.tablet.apply(index, bytes, &mut showed);
         self.showed = showed;
-        self.applied(applied?);
+        let applied = applied?;
+        let accepted = applied.accepted;
+        self.applied(applied);
         self.settle();
-        Ok(())
+        Ok(accepted)
+    }
+
+    /// An append failed: it may never come, or come later. What was decided behind it will not follow
+    /// on what is held, so this region decides nothing more under the epochs that it leads: it claims
+    /// others. Whoever waits asks again.
+    pub fn append_failed(&mut self) {
+        let led: Vec<StreamId> = self.leads.keys().copied().collect();
+        for stream in led {
+            self.stop_leading(stream);
+        }
+        self.on_the_way.clear();
     }
 
     /// Time passes.
@@ -263,6 +277,7 @@ impl Region {
             }
             self.unpark(false);
         }
+        self.tablet.forget_entries();
     }
 
     /// What is known of who holds a stream may say that more of it is kept.

@@ -3,10 +3,17 @@
 
 use crate::entry::{Asked, Body, ChangeKind, Refusal, StreamEntry};
 use crate::ids::{Place, StreamId};
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
+use holdfast_base::codec_struct;
+use holdfast_base::stream::{Source, Writer};
 use std::collections::BTreeMap;
 
-/// Results of one session that are kept, if its client never says that it has them.
-const RESULTS_MAX: usize = 64;
+/// Results of one session that are kept, if its client never says that it has them: as many writes
+/// as it may have under way.
+pub const RESULTS_MAX: usize = 64;
+/// Sessions of a tablet that are remembered; one more, and the one that nothing was heard of for
+/// longest is forgotten.
+pub const SESSIONS_MAX: usize = 1 << 16;
 
 /// What a request came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +31,13 @@ pub struct Remembered {
     pub stream: StreamId,
     pub place: Place,
 }
+codec_struct!(Remembered { outcome, stream, place });
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Session {
     below: u64,
+    /// The turn of its last result.
+    turn: u64,
     results: BTreeMap<u64, Remembered>,
 }
 
@@ -35,6 +45,9 @@ struct Session {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     open: BTreeMap<u64, Session>,
+    /// Whose results came in which turn, of each session the last one.
+    turns: BTreeMap<u64, u64>,
+    turn: u64,
 }
 
 /// What is known of a request.
@@ -75,7 +88,10 @@ impl Sessions {
     /// Takes note of what an entry came to.
     pub fn remember(&mut self, stream: StreamId, entry: &StreamEntry) {
         let (Some(asked), Some(outcome)) = (entry.asked, Outcome::of(&entry.body)) else { return };
+        self.turn += 1;
         let session = self.open.entry(asked.session).or_default();
+        self.turns.remove(&std::mem::replace(&mut session.turn, self.turn));
+        self.turns.insert(self.turn, asked.session);
         session.below = session.below.max(asked.below);
         session.results = session.results.split_off(&session.below);
         // Another stream may show an older request of the session later: nobody needs it.
@@ -88,5 +104,120 @@ impl Sessions {
                 session.below = session.below.max(sequence + 1);
             }
         }
+        while self.open.len() > SESSIONS_MAX
+            && let Some((_, oldest)) = self.turns.pop_first()
+        {
+            self.open.remove(&oldest);
+        }
+    }
+
+    /// Clients whose last results are remembered.
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Writes all of them, the one that nothing was heard of for longest first.
+    pub(crate) fn snapshot(&self, out: &mut Writer<'_>) {
+        out.put(&(self.turns.len() as u64));
+        for id in self.turns.values() {
+            let session = &self.open[id];
+            out.put(id);
+            out.put(&session.below);
+            out.put(&(session.results.len() as u64));
+            for (sequence, remembered) in &session.results {
+                out.put(sequence);
+                out.put(remembered);
+            }
+        }
+    }
+
+    /// The inverse.
+    pub(crate) fn restore(source: &mut Source<'_>) -> holdfast_base::Result<Sessions> {
+        let mut sessions = Sessions::default();
+        for _ in 0..source.get::<u64>()? {
+            sessions.turn += 1;
+            let id = source.get()?;
+            let mut session =
+                Session { below: source.get()?, turn: sessions.turn, results: BTreeMap::new() };
+            for _ in 0..source.get::<u64>()? {
+                session.results.insert(source.get()?, source.get()?);
+            }
+            sessions.turns.insert(sessions.turn, id);
+            sessions.open.insert(id, session);
+        }
+        Ok(sessions)
+    }
+}
+
+impl Encode for Outcome {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Outcome::Written(version) => {
+                1u8.encode(out);
+                version.encode(out);
+            }
+            Outcome::Refused(refusal) => {
+                2u8.encode(out);
+                refusal.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Outcome {
+    fn decode(reader: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            1 => Outcome::Written(u64::decode(reader)?),
+            2 => Outcome::Refused(Refusal::decode(reader)?),
+            _ => return Err(DecodeError::BadValue("outcome")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Epoch;
+    use holdfast_base::stream;
+
+    fn entry(session: u64, sequence: u64, number: u64) -> StreamEntry {
+        let asked = Some(Asked { session, sequence, below: 1 });
+        let place = Place::new(Epoch(1), number);
+        let body = Body::Refused(Refusal::Found(number));
+        StreamEntry { place, before: Epoch(1), asked, body }
+    }
+
+    /// Each run of a command is a session of its own: without a bound they would be remembered for
+    /// ever. Who is still heard of stays.
+    #[test]
+    fn sessions_are_bounded_and_the_one_not_heard_of_for_longest_goes() {
+        let mut sessions = Sessions::default();
+        let known = |sessions: &Sessions, session| {
+            sessions.known(Asked { session, sequence: 1, below: 1 }) != Known::New
+        };
+        let mut number = 0;
+        let mut remember = |sessions: &mut Sessions, session, sequence| {
+            number += 1;
+            sessions.remember(StreamId(0), &entry(session, sequence, number));
+        };
+        for session in 0..SESSIONS_MAX as u64 {
+            remember(&mut sessions, session, 1);
+        }
+        remember(&mut sessions, 0, 2);
+        remember(&mut sessions, u64::MAX, 1);
+        assert_eq!(sessions.len(), SESSIONS_MAX);
+        assert!(known(&sessions, 0) && known(&sessions, u64::MAX) && known(&sessions, 2));
+        assert!(!known(&sessions, 1), "it was the oldest");
+        let mut bytes = Vec::new();
+        stream::collect(&mut bytes, |out| sessions.snapshot(out));
+        let mut restored = stream::read_all(&bytes, Sessions::restore).unwrap();
+        remember(&mut restored, 7_000_000, 1);
+        assert!(!known(&restored, 2), "their order is in the snapshot");
+        assert!(known(&restored, 0) && known(&restored, 3));
     }
 }

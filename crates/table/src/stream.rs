@@ -3,6 +3,8 @@
 
 use crate::entry::{Body, StreamEntry};
 use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
+use holdfast_base::stream::{Source, Writer};
+use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::{planted, sometimes};
 
 /// A region's log, as a majority is counted.
@@ -13,6 +15,7 @@ pub struct Member {
     /// Not while it has yet to get what the one before it held.
     pub counts: bool,
 }
+codec_struct!(Member { region, log, counts });
 
 /// What became of entries that somebody sent, or of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +31,9 @@ pub enum Accepted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
     id: StreamId,
-    /// The entry with number n is at n - 1.
+    /// Of each epoch the last entry that is held but not in memory any more, in order.
+    forgotten: Vec<Place>,
+    /// The entries behind those.
     entries: Vec<StreamEntry>,
     promised: Epoch,
     /// The epoch that this log has opened and nobody has ended.
@@ -47,6 +52,7 @@ impl Stream {
         let first = id.first_epoch();
         Stream {
             id,
+            forgotten: Vec::new(),
             entries: Vec::new(),
             promised: first,
             leading: None,
@@ -62,7 +68,12 @@ impl Stream {
 
     /// The last entry that is held.
     pub fn tail(&self) -> Place {
-        self.entries.last().map_or(Place::default(), |entry| entry.place)
+        self.entries.last().map_or(self.forgotten_to(), |entry| entry.place)
+    }
+
+    /// The last entry that is held and not in memory any more.
+    fn forgotten_to(&self) -> Place {
+        self.forgotten.last().copied().unwrap_or_default()
     }
 
     /// Below this no epoch is accepted; whoever leads leads this one, or one that is not known here.
@@ -85,22 +96,46 @@ impl Stream {
         self.kept
     }
 
-    /// The entry with this number, if it is held.
+    /// The entry with this number, if it is held and not forgotten.
     pub fn entry(&self, number: u64) -> Option<&StreamEntry> {
-        self.entries.get(usize::try_from(number.checked_sub(1)?).ok()?)
+        let at = number.checked_sub(self.forgotten_to().number + 1)?;
+        self.entries.get(usize::try_from(at).ok()?)
     }
 
-    /// The entries behind `number`, in order, up to `count` of them.
+    /// The entries behind `number`, in order, up to `count` of them; none in front of those that are
+    /// forgotten.
     pub fn behind(&self, number: u64, count: usize) -> &[StreamEntry] {
-        let from = (number as usize).min(self.entries.len());
+        let from = number.saturating_sub(self.forgotten_to().number) as usize;
+        let from = from.min(self.entries.len());
         &self.entries[from..self.entries.len().min(from.saturating_add(count))]
     }
 
     /// The epoch of the entry there; 0 in front of the first.
     pub fn epoch_at(&self, number: u64) -> Option<Epoch> {
-        match number {
-            0 => Some(Epoch::default()),
-            _ => Some(self.entry(number)?.place.epoch),
+        if number == 0 {
+            return Some(Epoch::default());
+        }
+        let forgotten = self.forgotten.partition_point(|end| end.number < number);
+        match self.forgotten.get(forgotten) {
+            Some(end) => Some(end.epoch),
+            None => Some(self.entry(number)?.place.epoch),
+        }
+    }
+
+    /// Lets the entries up to `number` go from memory: their places stay known. They are those that
+    /// everybody holds, and that nobody will ask for.
+    pub(crate) fn forget(&mut self, number: u64) {
+        let count = number.saturating_sub(self.forgotten_to().number) as usize;
+        let count = count.min(self.entries.len());
+        // Moving those that stay costs what it frees.
+        if count == 0 || count < self.entries.len() / 2 {
+            return;
+        }
+        for entry in self.entries.drain(..count) {
+            match self.forgotten.last_mut().filter(|end| end.epoch == entry.place.epoch) {
+                Some(end) => *end = entry.place,
+                None => self.forgotten.push(entry.place),
+            }
         }
     }
 
@@ -113,22 +148,25 @@ impl Stream {
     /// Each epoch of which entries are held, with its last place, in order.
     pub fn epochs(&self) -> Vec<Place> {
         let mut ends: Vec<Place> = Vec::new();
-        let mut last = self.tail();
-        while last.number > 0 {
-            ends.push(last);
-            let before = self.entries.partition_point(|entry| entry.place.epoch < last.epoch);
-            last = before.checked_sub(1).map_or(Place::default(), |at| self.entries[at].place);
+        let mut last = self.entries.last().map(|entry| entry.place);
+        while let Some(end) = last {
+            ends.push(end);
+            let before = self.entries.partition_point(|entry| entry.place.epoch < end.epoch);
+            last = before.checked_sub(1).map(|at| self.entries[at].place);
         }
+        let oldest = ends.last().map(|end| end.epoch);
+        ends.extend(self.forgotten.iter().rev().filter(|end| Some(end.epoch) != oldest));
         ends.reverse();
         ends
     }
 
     /// The first number of an epoch; 0 where it has no entry.
     pub fn first_of(&self, epoch: Epoch) -> u64 {
-        let at = self.entries.partition_point(|entry| entry.place.epoch < epoch);
-        match self.entries.get(at) {
-            Some(entry) if entry.place.epoch == epoch => entry.place.number,
-            _ => 0,
+        let ends = self.epochs();
+        match ends.iter().position(|end| end.epoch == epoch) {
+            None => 0,
+            Some(0) => 1,
+            Some(at) => ends[at - 1].number + 1,
         }
     }
 
@@ -268,6 +306,44 @@ impl Stream {
         (present || planted!("table.kept-without-present-epoch")).then_some(number)
     }
 
+    /// Everything that entries have made of it.
+    pub(crate) fn snapshot(&self, out: &mut Writer<'_>) {
+        out.put(&self.forgotten);
+        out.put(&(self.entries.len() as u64));
+        self.entries.iter().for_each(|entry| out.put(entry));
+        out.put(&self.promised);
+        out.put(&self.leading);
+        out.put(&self.matched);
+        out.put(&(self.members.len() as u64));
+        for (number, members) in &self.members {
+            out.put(number);
+            out.put(members);
+        }
+    }
+
+    /// The inverse, of a stream that shows up to `shown`.
+    pub(crate) fn restore(id: StreamId, shown: u64, source: &mut Source<'_>) -> Result<Stream> {
+        let mut stream = Stream::new(id, &[]);
+        stream.forgotten = source.get()?;
+        for _ in 0..source.get::<u64>()? {
+            let entry: StreamEntry = source.get()?;
+            if entry.place.number != stream.tail().number + 1 {
+                return Err(Error::corrupt("restore a tablet: a stream has a gap"));
+            }
+            stream.entries.push(entry);
+        }
+        stream.promised = source.get()?;
+        stream.leading = source.get()?;
+        stream.matched = source.get()?;
+        // Nothing shows that is not kept.
+        stream.kept = shown;
+        stream.members.clear();
+        for _ in 0..source.get::<u64>()? {
+            stream.members.push((source.get()?, source.get()?));
+        }
+        Ok(stream)
+    }
+
     fn push(&mut self, entry: StreamEntry) {
         debug_assert_eq!(entry.place.number, self.tail().number + 1);
         let number = entry.place.number;
@@ -287,7 +363,9 @@ impl Stream {
     }
 
     fn cut(&mut self, from: u64) {
-        self.entries.truncate(from as usize - 1);
+        let forgotten = self.forgotten_to().number;
+        assert!(from > forgotten, "entry {from} is cut off, of which everybody held {forgotten}");
+        self.entries.truncate((from - 1 - forgotten) as usize);
         self.members.retain(|(number, _)| *number < from);
     }
 }
@@ -354,6 +432,43 @@ mod tests {
         assert_eq!(stream.follow(first, none, old, false), (Accepted::Fenced, None));
         assert_eq!(stream.common(&[Place::new(first, 2)]), Place::new(first, 1));
         assert!(!stream.promise(first) && !stream.promise(second));
+    }
+
+    /// A stream that forgets answers about places as one that has them all, whatever it has forgotten.
+    #[test]
+    fn a_stream_that_forgets_answers_as_one_that_does_not() {
+        let epochs = [Epoch::new(1, RegionId(0)), Epoch::new(2, RegionId(1)), Epoch::new(5, RegionId(2))];
+        let mut before = Place::default();
+        let mut all = stream();
+        for epoch in epochs {
+            for _ in 0..3 {
+                let next = entry(epoch, before.number + 1, before.epoch);
+                let place = next.place;
+                assert_eq!(all.follow(epoch, before, vec![next], false), (Accepted::Yes, None));
+                before = place;
+            }
+        }
+        for number in 0..=9 {
+            let mut some = all.clone();
+            some.forget(number);
+            let left = some.entries.len() as u64;
+            assert_eq!(left, if number < 4 { 9 } else { 9 - number }, "{number}");
+            assert_eq!((some.tail(), some.epochs()), (all.tail(), all.epochs()));
+            for n in 0..=10 {
+                assert_eq!(some.epoch_at(n), all.epoch_at(n), "{number}: {n}");
+            }
+            for epoch in epochs.iter().chain(&[Epoch::new(9, RegionId(0))]) {
+                assert_eq!(some.first_of(*epoch), all.first_of(*epoch));
+                for n in 0..=10 {
+                    let ends = [Place::new(*epoch, n)];
+                    assert_eq!(some.common(&ends), all.common(&ends));
+                }
+            }
+            for n in (9 - left)..=9 {
+                assert_eq!(some.behind(n, 2), all.behind(n, 2));
+                assert_eq!(some.entry(n + 1), all.entry(n + 1));
+            }
+        }
     }
 
     #[test]

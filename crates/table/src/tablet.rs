@@ -9,8 +9,10 @@ use crate::sessions::Sessions;
 use crate::stream::{Accepted, Member, Stream};
 use crate::token::Token;
 use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::random::mix;
+use holdfast_base::stream::{Source, Writer};
+use holdfast_base::{Error, Result, codec_enum, codec_struct};
 use holdfast_env::{planted, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,7 @@ pub enum Mode {
     /// A majority of the regions' logs.
     Strong,
 }
+codec_enum!(Mode: "mode of a table" { 1 => Timeline {}, 2 => Strong {} });
 
 /// What a tablet is made with, the same in all regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,7 @@ pub struct Form {
     /// One log a region, in order of the regions.
     pub members: Vec<Member>,
 }
+codec_struct!(Form { mode, home, members });
 
 impl Form {
     /// A tablet of `regions` regions, whose absent keys belong to the first.
@@ -92,6 +96,8 @@ pub struct Tablet {
     shown: BTreeMap<StreamId, Shown>,
     records: BTreeMap<Key, Record>,
     tombstones: BTreeSet<Key>,
+    /// Of keys and values of the records.
+    bytes: u64,
     /// The highest version that was forgotten: inserts begin above it.
     floor: u64,
     sessions: Sessions,
@@ -112,10 +118,55 @@ impl Tablet {
             shown: form.streams().map(|id| (id, Shown::default())).collect(),
             records: BTreeMap::new(),
             tombstones: BTreeSet::new(),
+            bytes: 0,
             floor: 0,
             sessions: Sessions::default(),
             waits: BTreeSet::new(),
         }
+    }
+
+    /// Writes everything that the entries have made of it.
+    pub fn snapshot(&self, out: &mut Writer<'_>) {
+        out.put(&self.log);
+        out.put(&self.applied);
+        out.put(&self.floor);
+        for (id, stream) in &self.streams {
+            let Shown { place, digest } = self.shown[id];
+            out.put(id);
+            out.put(&place);
+            out.put(&digest);
+            stream.snapshot(out);
+        }
+        out.put(&(self.records.len() as u64));
+        for (key, record) in &self.records {
+            out.put_with(|out| put_bytes(out, key));
+            out.put(record);
+        }
+        self.sessions.snapshot(out);
+    }
+
+    /// The inverse, for a tablet of this form.
+    pub fn restore(form: &Form, region: RegionId, source: &mut Source<'_>) -> Result<Tablet> {
+        let mut tablet = Tablet::new(form, region);
+        tablet.log = source.get()?;
+        tablet.applied = source.get()?;
+        tablet.floor = source.get()?;
+        for _ in form.streams() {
+            let id = source.get()?;
+            let shown = Shown { place: source.get()?, digest: source.get()? };
+            if tablet.shown.insert(id, shown).is_none() {
+                return Err(Error::corrupt("restore a tablet: it has a stream of no region"));
+            }
+            let stream = Stream::restore(id, shown.place.number, source)?;
+            tablet.streams.insert(id, stream);
+        }
+        for _ in 0..source.get::<u64>()? {
+            let key = source.get_with(|reader| Ok(reader.bytes()?.to_vec()))?;
+            let record = source.get()?;
+            tablet.put_record(key, record);
+        }
+        tablet.sessions = Sessions::restore(source)?;
+        Ok(tablet)
     }
 
     /// Folds the entry at `index`. What shows by it is added to `showed`, in order. An error stops
@@ -125,10 +176,10 @@ impl Tablet {
         index: u64,
         bytes: &[u8],
         showed: &mut Vec<Showed>,
-    ) -> holdfast_base::Result<Applied> {
+    ) -> Result<Applied> {
         assert!(index > self.applied, "entry {index} was applied already");
         let entry = Entry::from_bytes(bytes)
-            .map_err(|e| holdfast_base::Error::from(e).context("apply an entry of a tablet"))?;
+            .map_err(|e| Error::from(e).context("apply an entry of a tablet"))?;
         self.applied = index;
         let accepted = match &entry {
             Entry::Log(log) => {
@@ -253,20 +304,47 @@ impl Tablet {
         self.sessions.remember(id, entry);
         let Body::Change(change) = &entry.body else { return };
         match Record::after(self.records.get(&change.key), change, id, entry.place) {
-            Some(record) => {
-                match record.value {
-                    None => self.tombstones.insert(change.key.clone()),
-                    Some(_) => self.tombstones.remove(&change.key),
-                };
-                self.records.insert(change.key.clone(), record);
-            }
+            Some(record) => self.put_record(change.key.clone(), record),
             None => {
                 sometimes!("a tombstone was forgotten");
-                self.records.remove(&change.key);
-                self.tombstones.remove(&change.key);
+                self.drop_record(&change.key);
                 self.floor = self.floor.max(change.version);
             }
         }
+    }
+
+    fn put_record(&mut self, key: Key, record: Record) {
+        match record.value {
+            None => self.tombstones.insert(key.clone()),
+            Some(_) => self.tombstones.remove(&key),
+        };
+        self.bytes += record_bytes(&key, &record);
+        let key_bytes = key.len();
+        if let Some(before) = self.records.insert(key, record) {
+            self.bytes -= (key_bytes + before.value.map_or(0, |value| value.len())) as u64;
+        }
+    }
+
+    fn drop_record(&mut self, key: &[u8]) {
+        if let Some(before) = self.records.remove(key) {
+            self.bytes -= record_bytes(key, &before);
+        }
+        self.tombstones.remove(key);
+    }
+
+    /// Lets go of entries that show, where no other region will ask for them.
+    pub fn forget_entries(&mut self) {
+        if self.form.members.len() > 1 {
+            return;
+        }
+        for (id, stream) in &mut self.streams {
+            stream.forget(self.shown[id].place.number);
+        }
+    }
+
+    /// Bytes of all keys and values that show.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether everything that a client has seen shows here.
@@ -346,6 +424,11 @@ impl Tablet {
         &self.form
     }
 
+    /// The region whose topic it folds.
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
     /// Whose log it folds; 0 before the log has said so.
     pub fn log(&self) -> LogId {
         self.log
@@ -370,7 +453,10 @@ impl Tablet {
 
     /// Drops a record as a region must never do by itself: for the bug that is planted there.
     pub(crate) fn forget_alone(&mut self, key: &[u8]) {
-        self.records.remove(key);
-        self.tombstones.remove(key);
+        self.drop_record(key);
     }
+}
+
+fn record_bytes(key: &[u8], record: &Record) -> u64 {
+    (key.len() + record.value.as_ref().map_or(0, Vec::len)) as u64
 }

@@ -5,7 +5,8 @@ use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Entry, StreamEntry}
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use holdfast_table::message::{Answer, Expect, Message, Op, Position, Request};
 use holdfast_table::region::{Effect, Region, Settings};
-use holdfast_table::tablet::{Form, Mode};
+use holdfast_table::sim::world::folded;
+use holdfast_table::tablet::{Form, Mode, Tablet};
 
 const HERE: RegionId = RegionId(0);
 
@@ -14,7 +15,8 @@ fn region(mode: Mode, entries: &[Entry]) -> Region {
     let log = Entry::Log(LogId(1));
     let entries: Vec<(u64, Vec<u8>)> =
         (1..).zip([&log].into_iter().chain(entries).map(Encode::to_bytes)).collect();
-    Region::start(&form, HERE, LogId(1), 1, Settings::default(), &entries).unwrap()
+    let tablet = folded(Tablet::new(&form, HERE), &entries).unwrap();
+    Region::start(tablet, LogId(1), 1, Settings::default())
 }
 
 /// Lets everything that the region appends become durable; what it sends and answers.
@@ -133,7 +135,8 @@ fn a_version_waits_for_the_one_before_and_its_stream_waits_behind_it() {
     let second = follow(0, vec![decided(0, 1, (1, 0, 2, put()))]);
     let entries = [(1, Entry::Log(LogId(1)).to_bytes()), (2, first.to_bytes())];
     let (me, log) = (RegionId(1), LogId(1));
-    let mut region = Region::start(&form, me, log, 1, Settings::default(), &entries).unwrap();
+    let tablet = folded(Tablet::new(&form, me), &entries).unwrap();
+    let mut region = Region::start(tablet, log, 1, Settings::default());
     let stream = StreamId(2);
     assert_eq!(region.tablet().stream(stream).tail().number, 2);
     assert_eq!(region.tablet().shown(stream).place.number, 0);

@@ -46,6 +46,15 @@ impl Region {
         let pending = Pending { client, request: request.clone(), ticks: 0, marked_in: None };
         self.pending.insert(ticket, pending);
         match &request.op {
+            Op::Write { asked, .. } => {
+                self.writing.insert((asked.session, asked.sequence), ticket);
+            }
+            Op::Read(Level::Session(_)) => {
+                self.reading_sessions.insert(ticket);
+            }
+            Op::Read(_) => {}
+        }
+        match &request.op {
             Op::Write { .. } => self.dispatch(asker, request, 0, None),
             Op::Read(Level::Any) => self.read_here(ticket),
             Op::Read(Level::Critical(version)) => {
@@ -271,6 +280,14 @@ impl Region {
 
     pub(super) fn answer_ticket(&mut self, ticket: u64, answer: Answer) {
         if let Some(pending) = self.pending.remove(&ticket) {
+            if let Op::Write { asked, .. } = &pending.request.op {
+                let asked = (asked.session, asked.sequence);
+                // A repetition may have come behind it.
+                if self.writing.get(&asked) == Some(&ticket) {
+                    self.writing.remove(&asked);
+                }
+            }
+            self.reading_sessions.remove(&ticket);
             self.out.push(Effect::Answer { client: pending.client, answer });
         }
     }
@@ -278,13 +295,7 @@ impl Region {
     /// An entry that this region's client asked for is kept, as this region's own copy shows: nobody
     /// has to say so.
     pub(super) fn own_copy(&mut self, asked: Asked, answer: Answer) {
-        let mine = |pending: &Pending| match &pending.request.op {
-            Op::Write { asked: own, .. } => {
-                (own.session, own.sequence) == (asked.session, asked.sequence)
-            }
-            Op::Read(_) => false,
-        };
-        let ticket = self.pending.iter().find(|(_, p)| mine(p)).map(|(ticket, _)| *ticket);
+        let ticket = self.writing.get(&(asked.session, asked.sequence)).copied();
         if let Some(ticket) = ticket {
             sometimes!("an asker's copy made a majority");
             self.answer_ticket(ticket, answer);
@@ -369,12 +380,7 @@ impl Region {
                 self.marked(showed.stream, *ticket);
             }
         }
-        let sessions: Vec<u64> = self
-            .pending
-            .iter()
-            .filter(|(_, p)| matches!(p.request.op, Op::Read(Level::Session(_))))
-            .map(|(ticket, _)| *ticket)
-            .collect();
+        let sessions: Vec<u64> = self.reading_sessions.iter().copied().collect();
         for ticket in sessions {
             self.read_session(ticket);
         }

@@ -5,10 +5,24 @@ use super::distance::Distance;
 use crate::ids::{LogId, RegionId};
 use crate::message::{Answer, Message, Request};
 use crate::region::{Effect, Region, Settings};
-use crate::tablet::Form;
+use crate::tablet::{Form, Tablet};
+use holdfast_base::Result;
 use holdfast_base::random::Random;
+use holdfast_base::stream::{Source, collect, read_all};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+/// A region that is behind a multiple of so many entries when it ticks is kept as it is then.
+const SNAPSHOT_ENTRIES: u64 = 5;
+
+/// What those of the entries that a tablet has not applied make of it.
+pub fn folded(mut tablet: Tablet, entries: &[(u64, Vec<u8>)]) -> Result<Tablet> {
+    let applied = tablet.applied();
+    for (index, bytes) in entries.iter().filter(|(index, _)| *index > applied) {
+        tablet.apply(*index, bytes, &mut Vec::new())?;
+    }
+    Ok(tablet)
+}
 
 /// What costs how much time.
 #[derive(Clone, Debug)]
@@ -34,6 +48,8 @@ struct Site {
     region: Option<Region>,
     log: LogId,
     entries: Vec<(u64, Vec<u8>)>,
+    /// The tablet as it was behind an entry: a start goes on from there.
+    snapshot: Option<(u64, Vec<u8>)>,
     /// On their way into the log.
     appends: VecDeque<Vec<u8>>,
     durable_at: u64,
@@ -109,6 +125,7 @@ impl World {
                 region: None,
                 log: member.log,
                 entries: Vec::new(),
+                snapshot: None,
                 appends: VecDeque::new(),
                 durable_at: 0,
                 start: 0,
@@ -169,12 +186,31 @@ impl World {
         let site = &mut self.sites[at];
         site.start += 1;
         let (log, start) = (site.log, site.start);
-        let me = RegionId(at as u8);
-        let region = Region::start(&self.form, me, log, start, self.settings, &site.entries);
-        site.region = Some(region.expect("this build has written these entries"));
+        let tablet = match &site.snapshot {
+            None => Tablet::new(&self.form, RegionId(at as u8)),
+            Some((_, bytes)) => {
+                let restore = |source: &mut Source<'_>| {
+                    Tablet::restore(&self.form, RegionId(at as u8), source)
+                };
+                read_all(bytes, restore).expect("this build has written it")
+            }
+        };
+        let tablet = folded(tablet, &site.entries).expect("this build has written these entries");
+        site.region = Some(Region::start(tablet, log, start, self.settings));
         let first = self.now_us + self.random.below(self.costs.tick_us);
         self.at(first, Event::Tick { at, start });
         self.carry_out(at);
+    }
+
+    /// Takes a snapshot now and then, whatever the tablet has come to.
+    fn snapshot(&mut self, at: usize) {
+        let site = &mut self.sites[at];
+        let Some(tablet) = site.region.as_ref().map(Region::tablet) else { return };
+        if tablet.applied() % SNAPSHOT_ENTRIES == 0 {
+            let mut bytes = Vec::new();
+            collect(&mut bytes, |out| tablet.snapshot(out));
+            site.snapshot = Some((tablet.applied(), bytes));
+        }
     }
 
     /// Ends a region's process. Of the appends that are under way some are in the log.
@@ -197,6 +233,8 @@ impl World {
         self.kill(at);
         let site = &mut self.sites[at];
         site.entries.truncate(left);
+        let last = site.entries.last().map_or(0, |(index, _)| *index);
+        site.snapshot = site.snapshot.take().filter(|(applied, _)| *applied <= last);
         site.log = LogId(site.log.0 + 1);
     }
 
@@ -239,6 +277,7 @@ impl World {
             Event::Wake { id } => guests.wake(self, id),
             Event::Tick { at, start } => {
                 if self.sites[at].start == start {
+                    self.snapshot(at);
                     self.step(at, guests, Region::tick);
                     self.at(self.now_us + self.costs.tick_us, Event::Tick { at, start });
                 }
