@@ -25,6 +25,7 @@ mod region;
 mod scribe;
 mod session;
 mod stream;
+mod table;
 pub mod view;
 
 pub use client::{Client, NewFile, Ticket};
@@ -35,4 +36,5 @@ pub use holdfast_env::{Secret, Secrets};
 pub use log::{LogClient, LogReader, LogWriter};
 pub use scribe::ScribePage;
 pub use stream::{FileReader, FileWriter, MultiStream, Run};
+pub use table::{TableClient, TableWrite};
 pub use view::ViewClient;

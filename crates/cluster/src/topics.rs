@@ -25,14 +25,18 @@ pub const ITEMS: &str = "view";
 /// The family of Scribe's categories: their entries are what is read, so snapshots replace none of them.
 pub const SCRIBE: &str = "scribe";
 
+/// The family of tables: a topic for each tablet.
+pub const TABLES: &str = "table";
+
 /// Whole families of names are the folds': a topic of a later shard, which a client had made before,
 /// could never be folded. A face that is switched off is here, too: what a new one adds is a line.
-const FAMILIES: [(&str, &str); 5] = [
+const FAMILIES: [(&str, &str); 6] = [
     ("cluster", "the cluster's view"),
     ("namespace", "the view of names"),
     ("blobs", "S3"),
     (ITEMS, "views of items"),
     (SCRIBE, "Scribe"),
+    (TABLES, "tables"),
 ];
 
 /// What somebody wants to do with a topic.
@@ -113,6 +117,7 @@ mod tests {
             "blobs/1/2",
             "view/orders",
             "scribe/web",
+            "table/users/0",
         ] {
             let refused = check_client(topic, Use::Change, true).unwrap_err();
             assert!(refused.message.contains(topic), "{refused}");
@@ -121,7 +126,9 @@ mod tests {
             let refused = check_client(topic, Use::Read, false).unwrap_err();
             assert!(refused.message.contains("owner"), "{refused}");
         }
-        for topic in ["clusters", "mine", "my/blobs/0", "namespaces/0", "blobs0", "views/orders"] {
+        for topic in
+            ["clusters", "mine", "my/blobs/0", "namespaces/0", "blobs0", "views/orders", "tables/0"]
+        {
             for wanted in [Use::Read, Use::Change] {
                 assert_eq!(check_client(topic, wanted, false), Ok(()), "{topic}");
             }

@@ -93,6 +93,9 @@ pub enum Command {
     View(crate::view::View),
     /// Receive everything that a view holds at one index, and say how fast it came
     Ride(crate::ride::RideOptions),
+    /// Work with tables: records with versions, written and read one by one
+    #[command(subcommand)]
+    Table(crate::table::Table),
     /// Collect log messages by Scribe's protocol, each once
     #[command(subcommand)]
     Scribe(crate::scribe::Scribe),

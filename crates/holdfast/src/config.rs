@@ -107,6 +107,8 @@ config! {
     cache_port: u16 = "11211";
     /// What the cache may keep.
     cache_memory: String = r#""64M""#;
+    /// Keys and values that all tables may have together: they are in memory.
+    tables_memory: String = r#""1G""#;
     /// Port of Scribe's protocol on 127.0.0.1, whose messages go to topics at once; 0 switches it off.
     /// Other machines send by `holdfast scribe agent`.
     scribe_port: u16 = "0";
@@ -285,6 +287,7 @@ impl Config {
             ("scrub", &self.scrub),
             ("capacity", &self.capacity),
             ("cache_memory", &self.cache_memory),
+            ("tables_memory", &self.tables_memory),
             ("s3_cache", &self.s3_cache),
             ("view_cache", &self.view_cache),
             ("view_windows", &self.view_windows),
@@ -431,6 +434,11 @@ impl Config {
     /// Bytes of `cache_memory`.
     pub fn cache_bytes(&self) -> u64 {
         bytes("cache_memory", &self.cache_memory).unwrap_or(0)
+    }
+
+    /// Bytes of `tables_memory`.
+    pub fn tables_bytes(&self) -> u64 {
+        bytes("tables_memory", &self.tables_memory).unwrap_or(0)
     }
 
     /// Bytes of `view_cache`.

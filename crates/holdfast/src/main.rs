@@ -29,6 +29,7 @@ mod scribe;
 mod shard;
 mod sim;
 mod sort;
+mod table;
 mod token;
 mod up;
 mod view;
@@ -107,6 +108,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
         Command::Audit(options) => audit::run(&mut connect(cli)?, options, &mut out),
         Command::Shard(command) => shard::run(&mut connect(cli)?, command, &mut out),
+        Command::Table(command) => table::run(&mut connect(cli)?, command, &mut out),
         Command::Token(command) => token::run(&mut connect(cli)?, command, &mut out),
         Command::Config(cli::Config::PrintDefault) => print_default(),
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),

@@ -7,6 +7,7 @@ mod certificates;
 mod housekeeping;
 mod native;
 mod scribe;
+mod tables;
 mod views;
 
 pub use housekeeping::Rounds;
@@ -21,6 +22,7 @@ use holdfast_node::{Audit, Node, Watch};
 use holdfast_ride::Views;
 use holdfast_scribe::face::ScribeFace;
 use holdfast_server::Native;
+use holdfast_table::face::TableFace;
 use prometheus_client::registry::Registry;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -40,6 +42,7 @@ pub const ROLES: &[Start] = &[
     housekeeping::member,
     views::start,
     scribe::start,
+    tables::start,
     s3::start,
 ];
 
@@ -81,6 +84,8 @@ pub struct Context<'a> {
     pub views: &'a Arc<Views>,
     /// Scribe's categories, which are yet to be opened.
     pub scribe: &'a Arc<ScribeFace>,
+    /// Tables, which are yet to be opened.
+    pub tables: &'a Arc<TableFace>,
     /// What is written down of what clients change.
     pub audit: &'a Arc<Audit>,
     /// Of the cluster: who has it may ask for everything.

@@ -24,6 +24,7 @@ use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, LogEngine, Machine, 
 use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_scribe::face::ScribeFace;
 use holdfast_server::Native;
+use holdfast_table::face::TableFace;
 use holdfast_view::FoldOptions;
 use holdfast_wire::view::ViewName;
 use std::path::Path;
@@ -98,7 +99,8 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     let of_views = ViewFace::new(views.clone(), alone.map(|(name, _)| name.clone()));
     let native = native.with_audit(audit.clone()).with(files).with(of_views);
     let scribe = ScribeFace::new(node.clone());
-    let native = Arc::new(native.with(scribe.clone()));
+    let tables = TableFace::new(node.clone(), config.tables_bytes());
+    let native = Arc::new(native.with(scribe.clone()).with(tables.clone()));
     let context = Context {
         data,
         config,
@@ -106,6 +108,7 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
         native: &native,
         views: &views,
         scribe: &scribe,
+        tables: &tables,
         audit: &audit,
         secret: &secret,
         certificates: &certificates,

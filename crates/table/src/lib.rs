@@ -4,16 +4,21 @@
 //!
 //! Sans-IO: [`tablet::Tablet`] folds one region's topic of a tablet, [`region::Region`] decides
 //! around it. Neither has a clock, a file or a connection: ticks, messages and acknowledged
-//! appends come in, effects go out. [`sim`] runs regions of them in virtual time.
+//! appends come in, effects go out. [`sim`] runs regions of them in virtual time; [`face`] serves
+//! tables of one region on a node.
 #![forbid(unsafe_code)]
 
 pub mod entry;
+pub mod face;
 pub mod ids;
 pub mod message;
+pub mod name;
 pub mod record;
 pub mod region;
 pub mod sessions;
 pub mod sim;
 pub mod stream;
 pub mod tablet;
+pub mod tablets;
 pub mod token;
+pub mod view;

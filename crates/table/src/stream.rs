@@ -437,7 +437,8 @@ mod tests {
     /// A stream that forgets answers about places as one that has them all, whatever it has forgotten.
     #[test]
     fn a_stream_that_forgets_answers_as_one_that_does_not() {
-        let epochs = [Epoch::new(1, RegionId(0)), Epoch::new(2, RegionId(1)), Epoch::new(5, RegionId(2))];
+        let epochs =
+            [Epoch::new(1, RegionId(0)), Epoch::new(2, RegionId(1)), Epoch::new(5, RegionId(2))];
         let mut before = Place::default();
         let mut all = stream();
         for epoch in epochs {

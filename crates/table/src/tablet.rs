@@ -44,6 +44,11 @@ impl Form {
         Form { mode, home: StreamId(0), members: (0..regions).map(member).collect() }
     }
 
+    /// The region of a table that has no other.
+    pub fn first_region() -> RegionId {
+        RegionId(0)
+    }
+
     /// All regions.
     pub fn regions(&self) -> impl Iterator<Item = RegionId> + '_ {
         self.members.iter().map(|member| member.region)
@@ -171,12 +176,7 @@ impl Tablet {
 
     /// Folds the entry at `index`. What shows by it is added to `showed`, in order. An error stops
     /// the tablet in front of the entry: a newer build has made it.
-    pub fn apply(
-        &mut self,
-        index: u64,
-        bytes: &[u8],
-        showed: &mut Vec<Showed>,
-    ) -> Result<Applied> {
+    pub fn apply(&mut self, index: u64, bytes: &[u8], showed: &mut Vec<Showed>) -> Result<Applied> {
         assert!(index > self.applied, "entry {index} was applied already");
         let entry = Entry::from_bytes(bytes)
             .map_err(|e| Error::from(e).context("apply an entry of a tablet"))?;

@@ -12,6 +12,7 @@ pub mod peer;
 pub mod peer_log;
 pub mod scribe;
 pub mod slab;
+pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -171,6 +172,19 @@ pub const OP_SCRIBE_STATUS: u16 = 0x0604;
 pub const OP_SCRIBE_KEEP: u16 = 0x0605;
 /// `SCRIBE_READER`: [`scribe::Reader`]; answered with where it reads on, an optional index.
 pub const OP_SCRIBE_READER: u16 = 0x0606;
+
+/// `TABLE_MAKE`: [`table::Make`]; answered with [`table::TableInfo`].
+pub const OP_TABLE_MAKE: u16 = 0x0701;
+/// `TABLE_LIST`: empty; answered with a list of [`table::TableInfo`].
+pub const OP_TABLE_LIST: u16 = 0x0702;
+/// `TABLE_DESCRIBE`: a table's name; answered with [`table::TableInfo`].
+pub const OP_TABLE_DESCRIBE: u16 = 0x0703;
+/// `TABLE_WRITE`: [`table::Write`] and rows; answered with a body, what came of each.
+pub const OP_TABLE_WRITE: u16 = 0x0704;
+/// `TABLE_READ`: [`table::Read`]; answered with a body, an optional record for each key.
+pub const OP_TABLE_READ: u16 = 0x0705;
+/// `TABLE_SCAN`: [`table::Scan`]; answered with a body, records and where to go on.
+pub const OP_TABLE_SCAN: u16 = 0x0706;
 
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.

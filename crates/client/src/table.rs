@@ -1,0 +1,173 @@
+//! Tables, from the client's side: writes under a session that is drawn, reads as new as is asked for.
+
+use crate::client::{Client, Patience};
+use crate::connection::Response;
+use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::{RealRng, Rng};
+use holdfast_wire as wire;
+use holdfast_wire::table::{self as msg, Expect, Found, Level, Record, Row, TableInfo, Written};
+
+/// One write, before it has a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableWrite {
+    /// The record's, of 1 to 4096 bytes.
+    pub key: Vec<u8>,
+    /// Nothing deletes the record.
+    pub value: Option<Vec<u8>>,
+    /// What must hold, or nothing is written.
+    pub expect: Expect,
+}
+
+impl Client {
+    /// Makes a table; one that was made with the same words is there.
+    pub fn table_make(&mut self, make: &msg::Make) -> Result<TableInfo> {
+        self.ask(wire::OP_TABLE_MAKE, make)
+    }
+
+    /// The tables that there are.
+    pub fn tables(&mut self) -> Result<Vec<TableInfo>> {
+        self.ask(wire::OP_TABLE_LIST, &())
+    }
+
+    /// One table.
+    pub fn table_describe(&mut self, table: &str) -> Result<TableInfo> {
+        self.ask(wire::OP_TABLE_DESCRIBE, &table.to_owned())
+    }
+
+    /// A table, to be written and read.
+    pub fn table<'c>(&'c mut self, table: &str) -> TableClient<'c> {
+        TableClient { client: self, table: table.to_owned(), session: RealRng.next_u64(), next: 1 }
+    }
+}
+
+/// See [`Client::table`].
+pub struct TableClient<'c> {
+    client: &'c mut Client,
+    table: String,
+    session: u64,
+    /// The number of the next write.
+    next: u64,
+}
+
+impl TableClient<'_> {
+    /// Writes records, each decided by itself, and durable on return; what came of each. After an error
+    /// nobody knows: this client repeats a write while it may, and its number sees to it that it counts
+    /// once.
+    pub fn write(&mut self, writes: &[TableWrite]) -> Result<Vec<Written>> {
+        let mut all = Vec::with_capacity(writes.len());
+        for some in parts(writes) {
+            let row = |(sequence, write): (u64, &TableWrite)| Row {
+                sequence,
+                expect: write.expect,
+                key: write.key.clone(),
+                value: write.value.clone(),
+            };
+            let rows: Vec<Row> = (self.next..).zip(some).map(row).collect();
+            let table = self.table.clone();
+            let write = msg::Write { table, session: self.session, below: self.next };
+            self.next += some.len() as u64;
+            let written: Vec<Written> =
+                self.send(wire::OP_TABLE_WRITE, &write, &rows.to_bytes(), whole)?;
+            if written.len() != some.len() {
+                return Err(Error::bug("write to a table: there are fewer answers than writes"));
+            }
+            all.extend(written);
+        }
+        Ok(all)
+    }
+
+    /// Reads a record.
+    pub fn get(&mut self, key: &[u8], level: Level) -> Result<Option<Record>> {
+        Ok(self.get_all(&[key.to_vec()], level)?.pop().flatten())
+    }
+
+    /// Reads records, one for each key.
+    pub fn get_all(&mut self, keys: &[Vec<u8>], level: Level) -> Result<Vec<Option<Record>>> {
+        let mut all = Vec::with_capacity(keys.len());
+        while all.len() < keys.len() {
+            let left = &keys[all.len()..];
+            let keys = left[..left.len().min(msg::READ_KEYS_MAX)].to_vec();
+            let read = msg::Read { table: self.table.clone(), level, keys };
+            let found: Vec<Option<Record>> = self.send(wire::OP_TABLE_READ, &read, &[], whole)?;
+            if found.is_empty() || found.len() > left.len() {
+                return Err(Error::bug("read a table: the answers are not those to the keys"));
+            }
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
+    /// A page of records in order of their keys, and where to go on, if there may be more: `from` of the
+    /// next page, or `until` of it, backwards.
+    pub fn scan(
+        &mut self,
+        from: &[u8],
+        until: Option<&[u8]>,
+        backwards: bool,
+        rows_max: u32,
+    ) -> Result<(Vec<Found>, Option<Vec<u8>>)> {
+        let scan = msg::Scan {
+            table: self.table.clone(),
+            from: from.to_vec(),
+            until: until.map(<[u8]>::to_vec),
+            backwards,
+            rows_max,
+        };
+        self.send(wire::OP_TABLE_SCAN, &scan, &[], |reader| {
+            let found = Vec::decode(reader)?;
+            let next = match bool::decode(reader)? {
+                true => Some(reader.bytes()?.to_vec()),
+                false => None,
+            };
+            Ok((found, next))
+        })
+    }
+
+    /// Sends a request, again where nothing is known, for as long as its deadline allows.
+    fn send<T>(
+        &mut self,
+        opcode: u16,
+        message: &impl Encode,
+        body: &[u8],
+        read: impl Fn(&mut Reader<'_>) -> Result<T, holdfast_base::codec::DecodeError>,
+    ) -> Result<T> {
+        let mut patience = Patience::default();
+        let response: Response = loop {
+            let ticket = self.client.submit(opcode, message, &[body])?;
+            match self.client.wait(ticket) {
+                Err(e)
+                    if e.kind == Kind::Retry
+                        && self.client.connection.failure().is_none()
+                        && patience.wait(&self.client.options) => {}
+                answer => break answer?,
+            }
+        };
+        let mut reader = Reader::new(response.body());
+        let read = read(&mut reader).and_then(|read| reader.finish().map(|()| read));
+        read.map_err(|e| {
+            Error::unsupported(format!("read the node's answer: {e}: use matching builds"))
+        })
+    }
+}
+
+fn whole<T: Decode>(reader: &mut Reader<'_>) -> Result<T, holdfast_base::codec::DecodeError> {
+    T::decode(reader)
+}
+
+/// As much at once as one request may have.
+fn parts(writes: &[TableWrite]) -> Vec<&[TableWrite]> {
+    let (mut parts, mut left) = (Vec::new(), writes);
+    while !left.is_empty() {
+        let mut bytes = 0;
+        let fits = left.iter().take(msg::WRITES_MAX).take_while(|write| {
+            let first = bytes == 0;
+            bytes += write.key.len() + write.value.as_ref().map_or(0, Vec::len);
+            first || bytes <= msg::WRITE_BYTES_MAX
+        });
+        let (part, rest) = left.split_at(fits.count());
+        parts.push(part);
+        left = rest;
+    }
+    parts
+}

@@ -1,0 +1,337 @@
+//! `holdfast table`: records with versions. Decides nothing about them.
+
+use crate::log::text_or_hex;
+use clap::{Args, Subcommand, ValueEnum};
+use holdfast_base::units::format_bytes;
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, TableWrite};
+use holdfast_command::output::{self, Output};
+use holdfast_wire::table::{
+    Expect, Level, Make, Record, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
+};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// `holdfast table ...`.
+#[derive(Subcommand, Debug)]
+pub enum Table {
+    /// Make a table; made twice with the same words, it is there
+    Create {
+        table: String,
+        /// What the answer to a write waits for: the log of the record's home, or those of a majority of
+        /// regions. With one region both are the same
+        #[arg(long, value_enum, default_value = "timeline")]
+        mode: Mode,
+        /// Into how many tablets it is cut, each with a topic of its own; for good
+        #[arg(long, default_value_t = 1)]
+        tablets: u16,
+    },
+    /// List the tables
+    Ls,
+    /// Say how a table and each of its tablets are doing
+    Describe { table: String },
+    /// Write a record; the answer is its version
+    Put {
+        table: String,
+        key: String,
+        /// The value; else --file
+        #[arg(required_unless_present = "file")]
+        value: Option<String>,
+        /// Read the value from a file, - for standard input
+        #[arg(long, value_name = "PATH", conflicts_with = "value")]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        only: Only,
+    },
+    /// Print a record's value
+    Get {
+        table: String,
+        key: String,
+        #[command(flatten)]
+        level: Newness,
+    },
+    /// Delete a record
+    Delete {
+        table: String,
+        key: String,
+        /// Only if the record has this version
+        #[arg(long, value_name = "VERSION")]
+        if_version: Option<u64>,
+    },
+    /// Print records, in order of their keys
+    Scan {
+        table: String,
+        /// Keys that begin with this
+        #[arg(long, conflicts_with_all = ["from", "until"])]
+        prefix: Option<String>,
+        /// The first key
+        #[arg(long)]
+        from: Option<String>,
+        /// The first key that is left out
+        #[arg(long)]
+        until: Option<String>,
+        /// How many records
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<u64>,
+        /// From the last key to the first
+        #[arg(long)]
+        backwards: bool,
+    },
+}
+
+/// On what a put insists.
+#[derive(Args, Debug)]
+pub struct Only {
+    /// Only if there is no such record
+    #[arg(long, conflicts_with = "if_version")]
+    if_absent: bool,
+    /// Only if the record has this version: test and set
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<u64>,
+}
+
+/// How new what is read must be.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+pub struct Newness {
+    /// This version or a later one
+    #[arg(long, value_name = "VERSION")]
+    at_least: Option<u64>,
+    /// As new as the record's home shows
+    #[arg(long)]
+    latest: bool,
+    /// As new as anything that anybody was told of
+    #[arg(long)]
+    strong: bool,
+}
+
+/// See `--mode`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Mode {
+    /// The log of the record's home
+    Timeline,
+    /// The logs of a majority of regions
+    Strong,
+}
+
+/// Carries out one of them.
+pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()> {
+    match command {
+        Table::Create { table, mode, tablets } => {
+            let mode = match mode {
+                Mode::Timeline => TableMode::Timeline,
+                Mode::Strong => TableMode::Strong,
+            };
+            let make = Make { table: table.clone(), mode, tablets: *tablets };
+            describe(&client.table_make(&make)?, false, out)
+        }
+        Table::Ls => client.tables()?.iter().try_for_each(|info| describe(info, false, out)),
+        Table::Describe { table } => describe(&client.table_describe(table)?, true, out),
+        Table::Put { table, key, value, file, only } => {
+            let value = match (value, file) {
+                (Some(value), _) => value.clone().into_bytes(),
+                (None, Some(file)) => read_value(file)?,
+                (None, None) => Vec::new(),
+            };
+            let expect = match (only.if_absent, only.if_version) {
+                (true, _) => Expect::Absent,
+                (_, Some(version)) => Expect::Version { version },
+                _ => Expect::Any,
+            };
+            write(client, (table, key), Some(value), expect, out)
+        }
+        Table::Delete { table, key, if_version } => {
+            let expect = if_version.map_or(Expect::Any, |version| Expect::Version { version });
+            write(client, (table, key), None, expect, out)
+        }
+        Table::Get { table, key, level } => {
+            let Newness { at_least, latest, strong } = *level;
+            let level = match at_least {
+                Some(version) => Level::Critical { version },
+                None if latest => Level::Latest,
+                None if strong => Level::Strong,
+                None => Level::Any,
+            };
+            let record = client.table(table).get(key.as_bytes(), level)?;
+            print_value(&record.ok_or_else(|| none(table, key))?, out)
+        }
+        Table::Scan { table, prefix, from, until, limit, backwards } => {
+            let (from, until) = match prefix {
+                Some(prefix) => (prefix.clone().into_bytes(), end_of(prefix.as_bytes())),
+                None => (
+                    from.clone().unwrap_or_default().into_bytes(),
+                    until.clone().map(String::into_bytes),
+                ),
+            };
+            scan(client, table, (from, until), (*limit, *backwards), out)
+        }
+    }
+}
+
+fn none(table: &str, key: &str) -> Error {
+    let (table, key) = (table.escape_debug(), key.escape_debug());
+    Error::not_found(format!("table `{table}` has no record `{key}`"))
+}
+
+/// The first key behind all that begin with this.
+fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+fn read_value(path: &Path) -> Result<Vec<u8>> {
+    let mut source: Box<dyn Read> = match path == Path::new("-") {
+        true => Box::new(std::io::stdin()),
+        false => {
+            let named = |e: std::io::Error| {
+                Error::from(e).context(format_args!("open `{}`", path.display()))
+            };
+            Box::new(File::open(path).map_err(named)?)
+        }
+    };
+    let mut value = Vec::new();
+    // One more than there may be: the node says what is wrong with it.
+    source.by_ref().take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value)?;
+    Ok(value)
+}
+
+fn write(
+    client: &mut Client,
+    (table, key): (&str, &str),
+    value: Option<Vec<u8>>,
+    expect: Expect,
+    out: &mut Output,
+) -> Result<()> {
+    let deletes = value.is_none();
+    let wanted = TableWrite { key: key.as_bytes().to_vec(), value, expect };
+    let written = client.table(table).write(&[wanted])?.pop();
+    match written {
+        Some(Written::Version { version }) => out.line(
+            || match deletes {
+                true => format!("deleted, at version {version}"),
+                false => format!("version {version}"),
+            },
+            || json!({"key": key, "version": version, "deleted": deletes}),
+        ),
+        Some(Written::Found { version }) => {
+            let (table, key) = (table.escape_debug(), key.escape_debug());
+            Err(Error::exists(format!(
+                "record `{key}` of table `{table}` has version {version}, and nothing was written: read it, and decide anew"
+            )))
+        }
+        Some(Written::Absent) => Err(none(table, key)),
+        None => Err(Error::bug("write to a table: there is no answer")),
+    }
+}
+
+/// The value as it is where standard output is a file or a pipe; shown on a terminal.
+fn print_value(record: &Record, out: &mut Output) -> Result<()> {
+    if !out.is_json() && !std::io::stdout().is_terminal() {
+        let mut raw = output::stdout();
+        raw.write_all(&record.value)?;
+        return Ok(raw.flush()?);
+    }
+    out.line(
+        || String::from_utf8_lossy(&record.value).into_owned(),
+        || versioned(&record.value, record.version),
+    )
+}
+
+fn versioned(value: &[u8], version: u64) -> Value {
+    let mut object = text_or_hex(value);
+    object["version"] = json!(version);
+    object
+}
+
+fn scan(
+    client: &mut Client,
+    table: &str,
+    (mut from, mut until): (Vec<u8>, Option<Vec<u8>>),
+    (limit, backwards): (Option<u64>, bool),
+    out: &mut Output,
+) -> Result<()> {
+    let mut left = limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        let rows_max = u32::try_from(left).unwrap_or(u32::MAX);
+        let (found, next) =
+            client.table(table).scan(&from, until.as_deref(), backwards, rows_max)?;
+        left -= found.len() as u64;
+        for found in &found {
+            // A record is one line.
+            let shown = |bytes: &[u8]| {
+                let text = String::from_utf8_lossy(bytes);
+                text.replace('\\', "\\\\").replace('\n', "\\n").replace('\t', "\\t").replace('\r', "\\r")
+            };
+            let record = &found.record;
+            out.line(
+                || format!("{}\t{}\t{}", shown(&found.key), record.version, shown(&record.value)),
+                || {
+                    let mut object = versioned(&record.value, record.version);
+                    object["key"] = text_or_hex(&found.key);
+                    object
+                },
+            )?;
+        }
+        match next {
+            Some(next) if backwards => until = Some(next),
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
+    let mode = match info.mode {
+        TableMode::Timeline => "timeline",
+        TableMode::Strong => "strong",
+    };
+    let records: u64 = info.tablets.iter().map(|tablet| tablet.records).sum();
+    let bytes: u64 = info.tablets.iter().map(|tablet| tablet.bytes).sum();
+    let line = || {
+        let mut line = format!(
+            "{}  {mode}, region {} of {}, {} tablets, {records} records, {}",
+            info.table,
+            info.region,
+            info.regions,
+            info.tablets.len(),
+            format_bytes(bytes)
+        );
+        for (number, tablet) in
+            info.tablets.iter().enumerate().filter(|(_, t)| each || !t.stopped.is_empty())
+        {
+            let state = match tablet.stopped.as_str() {
+                "" if tablet.leads.is_empty() => "decides nothing yet".to_owned(),
+                "" => "serves".to_owned(),
+                why => format!("stopped: {why}"),
+            };
+            line += &format!(
+                "\n    tablet {number}: {state}, at entry {}, {} records, {} tombstones, {}, {} sessions",
+                tablet.applied,
+                tablet.records,
+                tablet.tombstones,
+                format_bytes(tablet.bytes),
+                tablet.sessions
+            );
+        }
+        line
+    };
+    let object = || {
+        let tablets: Vec<Value> = info.tablets.iter().map(|tablet| {
+            json!({
+                "applied": tablet.applied, "records": tablet.records, "tombstones": tablet.tombstones,
+                "bytes": tablet.bytes, "sessions": tablet.sessions, "leads": tablet.leads,
+                "stopped": tablet.stopped,
+            })
+        }).collect();
+        json!({
+            "table": info.table, "mode": mode, "region": info.region, "regions": info.regions,
+            "records": records, "bytes": bytes, "tablets": tablets,
+        })
+    };
+    out.line(line, object)
+}

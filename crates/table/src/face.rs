@@ -1,0 +1,624 @@
+//! The face: what a node does for tables. The node that keeps the log decides, and answers; others
+//! follow the tablets, so that the records outlive it, and pass requests on.
+
+use crate::entry::{Asked, Refusal};
+use crate::message::{Answer, Expect, Level, Op, Request as Asking};
+use crate::name::{TableName, tablet_of};
+use crate::region::{Policy, Settings};
+use crate::sessions::Outcome;
+use crate::tablet::{Form, Mode, Tablet};
+use crate::tablets::OpenTablet;
+use crate::view::Made;
+use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::rules::Access;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::net::{Parts, PeerReply, PeerRequest};
+use holdfast_env::{HoldMutex, planted};
+use holdfast_log::Mode as Append;
+use holdfast_node::{Matter, Node};
+use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
+use holdfast_view::{Context, Request as Proposal};
+use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use holdfast_wire::{self as wire, Call};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+mod gather;
+mod scan;
+
+use gather::Gather;
+
+/// Tablets of a cluster, all tables together: each is a topic, with a file of 64 MiB and two threads.
+pub const TABLETS_MAX: usize = 256;
+
+/// How long the node that keeps the log may take where the client sets no deadline.
+const HOST_MS: u32 = 60_000;
+/// The only region that there is, yet.
+const REGIONS: u8 = 1;
+
+type Tablets = BTreeMap<u16, Arc<OpenTablet>>;
+
+/// What a node has of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Without those that are deleted.
+    pub records: u64,
+    /// Of keys and values.
+    pub bytes: u64,
+}
+
+/// Tables, served by one node.
+pub struct TableFace {
+    node: Arc<Node>,
+    settings: Settings,
+    /// Keys and values that all tables may have together here, where they are kept in memory.
+    bytes_max: u64,
+    /// Those that are open. Held while one is opened.
+    tables: Mutex<BTreeMap<TableName, Tablets>>,
+}
+
+fn allows(
+    access: Access,
+    name: impl Fn(&[u8]) -> Result<String> + Send + Sync,
+) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
+    move |meta, within: &Within| {
+        let name = name(meta)?;
+        let doing = |e: Error| e.context(format_args!("use table `{}`", name.escape_debug()));
+        within.rules.check_topic(&TableName::new(&name)?.family(), access).map_err(doing)
+    }
+}
+
+/// The table is the first field of every message.
+fn named(meta: &[u8]) -> Result<String> {
+    String::decode(&mut Reader::new(meta))
+        .map_err(|e| Error::invalid(format!("use a table: {e}: use matching builds")))
+}
+
+fn make_told(meta: &[u8]) -> Told {
+    Some(("table make", named(meta).ok()?))
+}
+
+fn write_told(meta: &[u8]) -> Told {
+    Some(("table write", named(meta).ok()?))
+}
+
+impl Face for TableFace {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        let route = |opcode: u16, serve: fn(Arc<TableFace>, Request<'_>)| {
+            let face = self.clone();
+            Route::new(opcode, Right::Data, move |request| match face.node.answers_for_log() {
+                true => serve(face.clone(), request),
+                false => face.pass_on(request),
+            })
+        };
+        let read = |opcode, serve| {
+            route(opcode, serve)
+                .allows(allows(Access::Read, named))
+                .answer_bytes(|_| 2 * ANSWER_BYTES_MAX as u64)
+        };
+        vec![
+            route(wire::OP_TABLE_MAKE, TableFace::serve_make)
+                .allows(allows(Access::Write, named))
+                .audited(Matter::Data, make_told),
+            route(wire::OP_TABLE_LIST, TableFace::serve_list)
+                .allows(|_, within| within.rules.check_topic("*", Access::Read)),
+            route(wire::OP_TABLE_DESCRIBE, TableFace::serve_describe)
+                .allows(allows(Access::Read, named)),
+            route(wire::OP_TABLE_WRITE, TableFace::serve_write)
+                .allows(allows(Access::Write, named))
+                .audited(Matter::Data, write_told),
+            read(wire::OP_TABLE_READ, TableFace::serve_read),
+            read(wire::OP_TABLE_SCAN, TableFace::serve_scan),
+        ]
+    }
+}
+
+impl TableFace {
+    /// Without a table yet: see [`TableFace::open_all`]. `bytes_max` bounds keys and values.
+    pub fn new(node: Arc<Node>, bytes_max: u64) -> Arc<TableFace> {
+        let settings = Settings { policy: Policy::Wait, ..Settings::default() };
+        Arc::new(TableFace { node, settings, bytes_max, tables: Mutex::default() })
+    }
+
+    /// Opens the tables that there are, where the log is kept.
+    pub fn open_all(&self) -> Result<()> {
+        if self.node.hosted().is_none() {
+            return Ok(());
+        }
+        for topic in self.node.log.topics() {
+            let Some((name, tablet)) = TableName::of_topic(&topic) else { continue };
+            if let Err(e) = self.open(&name, tablet) {
+                // One that is damaged leaves the others: `doctor` names it.
+                self.node.view_failed(&topic, &e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Time passes, as the tablets' regions count it: ten times a second.
+    pub fn tick(&self) {
+        if self.node.hosted().is_none() {
+            return;
+        }
+        for tablet in self.all() {
+            tablet.tick();
+        }
+    }
+
+    /// Where the log is elsewhere: follows the tablets that are new there. May wait.
+    pub fn round(&self) {
+        if self.node.answers_for_log() {
+            return;
+        }
+        let request = PeerRequest {
+            opcode: wire::OP_TABLE_LIST,
+            meta: ().to_bytes(),
+            body: None,
+            deadline_ms: HOST_MS,
+        };
+        let Ok(host) = self.node.log_host() else { return };
+        let told = self.node.wait_for(|done| self.node.machine.peers.call(&host, request, done));
+        // The host is away, or another build: the next round asks again.
+        let told = told.and_then(|told| Ok(Vec::<msg::TableInfo>::from_bytes(&told.meta)?));
+        for info in told.unwrap_or_default() {
+            let Ok(name) = TableName::new(&info.table) else { continue };
+            for tablet in (0..).take(info.tablets.len()) {
+                if let Err(e) = self.open(&name, tablet)
+                    && e.kind != Kind::Retry
+                {
+                    self.node.view_failed(&name.topic(tablet), &e);
+                }
+            }
+        }
+    }
+
+    /// What this node has of each table.
+    pub fn held(&self) -> Vec<(String, Held)> {
+        let tables = self.tables.held().clone();
+        let held = |tablets: &Tablets| {
+            let mut sum = Held::default();
+            for tablet in tablets.values() {
+                let of = tablet.fold().read_last(|view| {
+                    view.look(|tablet| {
+                        (tablet.records().len() - tablet.tombstones().len(), tablet.bytes())
+                    })
+                });
+                let (records, bytes) = of.unwrap_or_default();
+                sum.records += records as u64;
+                sum.bytes += bytes;
+            }
+            sum
+        };
+        tables.iter().map(|(name, tablets)| (name.to_string(), held(tablets))).collect()
+    }
+
+    fn all(&self) -> Vec<Arc<OpenTablet>> {
+        self.tables.held().values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// A tablet, opened if it is not; its topic is made if there is none.
+    fn open(&self, name: &TableName, tablet: u16) -> Result<Arc<OpenTablet>> {
+        let mut tables = self.tables.held();
+        if let Some(open) = tables.get(name).and_then(|tablets| tablets.get(&tablet)) {
+            return Ok(open.clone());
+        }
+        let fold = self.node.open_view(Context::of(&name.topic(tablet)))?;
+        let open = OpenTablet::new(fold);
+        if self.node.hosted().is_some() {
+            open.decide(self.settings)?;
+        }
+        tables.entry(name.clone()).or_default().insert(tablet, open.clone());
+        Ok(open)
+    }
+
+    /// The tablets of a table, in order: it is there once its first one is made, which is made last.
+    fn table(&self, name: &str) -> Result<(TableName, Vec<Arc<OpenTablet>>)> {
+        let name = TableName::new(name)?;
+        let none = || {
+            Error::not_found(format!(
+                "use table `{name}`: there is none: make it (`holdfast table create {name}`)"
+            ))
+        };
+        let tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
+        let first = tablets.get(&0).ok_or_else(none)?;
+        let made = first.fold().read(|view, _| view.made())?.ok_or_else(none)?;
+        match tablets.len() == usize::from(made.tablets) {
+            true => Ok((name, tablets.into_values().collect())),
+            false => Err(Error::corrupt(format!(
+                "use table `{name}`: of its {} tablets only {} could be opened: look at `holdfast doctor`",
+                made.tablets,
+                tablets.len()
+            ))),
+        }
+    }
+
+    /// The log is elsewhere: its host answers, through this node.
+    fn pass_on(&self, request: Request<'_>) {
+        let Request { opcode, meta, body, reply, .. } = request;
+        let now_ns = self.node.machine.clock.monotonic_ns();
+        let left_ns = reply.deadline_ns().map(|end_ns| end_ns.saturating_sub(now_ns));
+        let deadline_ms = left_ns.map_or(HOST_MS, |left_ns| (left_ns / 1_000_000) as u32);
+        let body = body.into_vec();
+        let body = (!body.is_empty()).then(|| Arc::new(body) as _);
+        let request = PeerRequest { opcode, meta: meta.to_vec(), body, deadline_ms };
+        let done = move |answered: Result<PeerReply>| {
+            answer(reply, answered.map(|PeerReply { meta, body }| (meta, Parts::from(body))));
+        };
+        match self.node.log_host() {
+            Ok(host) => self.node.machine.peers.call(&host, request, Box::new(done)),
+            Err(e) => done(Err(e)),
+        }
+    }
+
+    fn serve_make(self: Arc<Self>, request: Request<'_>) {
+        let Some((make, reply)) = request.decode::<msg::Make>("make a table") else { return };
+        let face = self.clone();
+        self.node.workers.run(move || {
+            let made = face.make(&make);
+            let doing =
+                |e: Error| e.context(format_args!("make table `{}`", make.table.escape_debug()));
+            answer(reply, made.map(|info| (info.to_bytes(), Parts::None)).map_err(doing));
+        });
+    }
+
+    fn make(&self, make: &msg::Make) -> Result<msg::TableInfo> {
+        if let Some(log) = self.node.shared() {
+            return Err(Error::unsupported(format!(
+                "brokers keep the log ({}), and tables want one that a node keeps: use another cluster",
+                log.place()
+            )));
+        }
+        let name = TableName::new(&make.table)?;
+        if make.tablets == 0 || make.tablets > msg::TABLETS_MAX {
+            let most = msg::TABLETS_MAX;
+            return Err(Error::invalid(format!(
+                "it cannot have {} tablets: ask for 1 to {most} of them",
+                make.tablets
+            )));
+        }
+        let mode = match make.mode {
+            msg::TableMode::Timeline => Mode::Timeline,
+            msg::TableMode::Strong => Mode::Strong,
+        };
+        let wanted = |tablet| Made {
+            form: Form::new(mode, REGIONS),
+            region: Form::first_region(),
+            tablet,
+            tablets: make.tablets,
+        };
+        self.check_room(&name, make.tablets)?;
+        // The first comes last: with it the table is there, whole.
+        for tablet in (0..make.tablets).rev() {
+            let open = self.open(&name, tablet)?;
+            let made = || open.fold().read(|view, _| view.made());
+            if made()?.is_none() {
+                let entry = Proposal::of(Call::default(), wanted(tablet).command(), Append::Synced);
+                let proposed = self.node.wait_for(|done| open.fold().propose(entry, done));
+                proposed
+                    .map(drop)
+                    .or_else(|e| if e.kind == Kind::Exists { Ok(()) } else { Err(e) })?;
+            }
+            match made()? {
+                Some(made) if made == wanted(tablet) => {}
+                Some(made) => return Err(made_otherwise(&made)),
+                None => return Err(Error::bug("its entry was applied, and made nothing")),
+            }
+            open.decide(self.settings)?;
+        }
+        self.info(&name)
+    }
+
+    fn check_room(&self, name: &TableName, wanted: u16) -> Result<()> {
+        let tables = self.tables.held();
+        let others = tables.iter().filter(|(other, _)| *other != name);
+        let used: usize = others.map(|(_, tablets)| tablets.len()).sum();
+        match used + usize::from(wanted) <= TABLETS_MAX {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "the cluster's tables have {used} tablets, and {TABLETS_MAX} are the most: ask for fewer"
+            ))),
+        }
+    }
+
+    fn serve_list(self: Arc<Self>, request: Request<'_>) {
+        let reply = request.reply;
+        let names: Vec<TableName> = self.tables.held().keys().cloned().collect();
+        let told = names.iter().filter_map(|name| match self.info(name) {
+            // It is being made.
+            Err(e) if e.kind == Kind::NotFound => None,
+            told => Some(told),
+        });
+        let told: Result<Vec<msg::TableInfo>> = told.collect();
+        answer(reply, told.map(|told| (told.to_bytes(), Parts::None)));
+    }
+
+    fn serve_describe(self: Arc<Self>, request: Request<'_>) {
+        let Some((name, reply)) = request.decode::<String>("describe a table") else { return };
+        let told = TableName::new(&name).and_then(|name| self.info(&name));
+        answer(reply, told.map(|told| (told.to_bytes(), Parts::None)));
+    }
+
+    fn info(&self, name: &TableName) -> Result<msg::TableInfo> {
+        let (_, tablets) = self.table(name.as_str())?;
+        let made = tablets[0].fold().read_last(|view| view.made());
+        let made = made.ok_or_else(|| Error::bug("a table without a form"))?;
+        let mode = match made.form.mode {
+            Mode::Timeline => msg::TableMode::Timeline,
+            Mode::Strong => msg::TableMode::Strong,
+        };
+        Ok(msg::TableInfo {
+            table: name.to_string(),
+            mode,
+            region: made.region.0,
+            regions: made.form.members.len() as u8,
+            tablets: tablets.iter().map(|tablet| tablet_info(tablet)).collect(),
+        })
+    }
+
+    fn serve_write(self: Arc<Self>, request: Request<'_>) {
+        let doing = "write to a table";
+        let Some((write, body, reply)) = request.decode_with_body::<msg::Write>(doing) else {
+            return;
+        };
+        let rows = Vec::<msg::Row>::from_bytes(body.as_slice())
+            .map_err(|e| Error::invalid(format!("{doing}: {e}: use matching builds")))
+            .and_then(|rows| check_rows(&rows).map(|()| rows));
+        let asked = rows.and_then(|rows| {
+            let (_, tablets) = self.table(&write.table)?;
+            self.check_bytes(&rows)?;
+            Ok((rows, tablets))
+        });
+        let named = move |e: Error| {
+            e.context(format_args!("write to table `{}`", write.table.escape_debug()))
+        };
+        let (rows, tablets) = match asked {
+            Ok(asked) => asked,
+            Err(e) => return answer(reply, Err(named(e))),
+        };
+        let done = move |written: Result<Vec<msg::Written>>| {
+            let written = written.map(|written| (Vec::new(), Parts::from(written.to_bytes())));
+            answer(reply, written.map_err(named));
+        };
+        let gather = Gather::new(rows.len(), done);
+        for (at, row) in rows.into_iter().enumerate() {
+            let tablet = &tablets[usize::from(tablet_of(&row.key, tablets.len() as u16))];
+            let msg::Row { sequence, expect, key, value } = row;
+            let expect = match expect {
+                msg::Expect::Any => Expect::Any,
+                msg::Expect::Absent => Expect::Absent,
+                msg::Expect::Version { version } => Expect::Version(version),
+            };
+            let asked = Asked { session: write.session, sequence, below: write.below };
+            let gather = gather.clone();
+            let told = move |told: Result<Answer>| gather.came(at, told.and_then(written));
+            tablet.ask(Asking { key, op: Op::Write { asked, value, expect } }, Box::new(told));
+        }
+    }
+
+    /// A table is in memory: what it may take there is bounded, so that it takes nothing from others.
+    fn check_bytes(&self, rows: &[msg::Row]) -> Result<()> {
+        if rows.iter().all(|row| row.value.is_none()) || planted!("table.no-bound-of-bytes") {
+            return Ok(());
+        }
+        let bytes =
+            |tablet: &Arc<OpenTablet>| tablet.fold().read_last(|view| view.look(Tablet::bytes));
+        let held: u64 = self.all().iter().filter_map(bytes).sum();
+        match held < self.bytes_max {
+            true => Ok(()),
+            false => Err(Error::full(format!(
+                "the tables of this node have {held} bytes of keys and values, and may have {}: delete \
+                 records, or give them more (`tables_memory`)",
+                self.bytes_max
+            ))),
+        }
+    }
+
+    fn serve_read(self: Arc<Self>, request: Request<'_>) {
+        let Some((read, reply)) = request.decode::<msg::Read>("read a table") else { return };
+        let doing = {
+            let name = read.table.clone();
+            move |e: Error| e.context(format_args!("read table `{}`", name.escape_debug()))
+        };
+        let asked = check_keys(&read.keys).and_then(|()| self.table(&read.table));
+        let (_, tablets) = match asked {
+            Ok(asked) => asked,
+            Err(e) => return answer(reply, Err(doing(e))),
+        };
+        let done = move |found: Result<Vec<Option<msg::Record>>>| {
+            let found = found.map(|found| (Vec::new(), Parts::from(bounded(found).to_bytes())));
+            answer(reply, found.map_err(doing));
+        };
+        let of = |key: &[u8]| &tablets[usize::from(tablet_of(key, tablets.len() as u16))];
+        let level = match read.level {
+            msg::Level::Any => return done(all_shown(&read.keys, of)),
+            msg::Level::Critical { version } => Level::Critical(version),
+            msg::Level::Latest => Level::Latest,
+            msg::Level::Strong => Level::Strong,
+        };
+        let gather = Gather::new(read.keys.len(), done);
+        for (at, key) in read.keys.into_iter().enumerate() {
+            let tablet = of(&key).clone();
+            let gather = gather.clone();
+            let told = move |told: Result<Answer>| {
+                let found = told.and_then(found).and_then(|found| check_level(found, read.level));
+                gather.came(at, found);
+            };
+            tablet.ask(Asking { key, op: Op::Read(level.clone()) }, Box::new(told));
+        }
+    }
+
+    fn serve_scan(self: Arc<Self>, request: Request<'_>) {
+        let Some((scan, reply)) = request.decode::<msg::Scan>("scan a table") else { return };
+        let face = self.clone();
+        self.node.workers.run(move || {
+            let found =
+                face.table(&scan.table).and_then(|(_, tablets)| scan::scan(&tablets, &scan));
+            let doing =
+                |e: Error| e.context(format_args!("scan table `{}`", scan.table.escape_debug()));
+            let found = found.map(|body| (Vec::new(), Parts::from(body)));
+            answer(reply, found.map_err(doing));
+        });
+    }
+}
+
+fn made_otherwise(made: &Made) -> Error {
+    let mode = match made.form.mode {
+        Mode::Timeline => "timeline",
+        Mode::Strong => "strong",
+    };
+    Error::exists(format!(
+        "it was made before, {mode} and of {} tablets: make it with the same words, or another one",
+        made.tablets
+    ))
+}
+
+fn tablet_info(tablet: &OpenTablet) -> msg::TabletInfo {
+    let status = tablet.fold().status();
+    let looked = tablet.fold().read_last(|view| {
+        view.look(|tablet| {
+            let leads = tablet.streams().filter(|s| s.leading() == Some(s.promised()));
+            msg::TabletInfo {
+                applied: status.applied.0,
+                records: (tablet.records().len() - tablet.tombstones().len()) as u64,
+                tombstones: tablet.tombstones().len() as u64,
+                bytes: tablet.bytes(),
+                sessions: tablet.sessions().len() as u64,
+                leads: leads.map(|stream| stream.id().0).collect(),
+                stopped: String::new(),
+            }
+        })
+    });
+    let stopped = status.stopped.map_or(String::new(), |e| e.message);
+    let unmade = msg::TabletInfo {
+        applied: status.applied.0,
+        records: 0,
+        tombstones: 0,
+        bytes: 0,
+        sessions: 0,
+        leads: Vec::new(),
+        stopped: String::new(),
+    };
+    msg::TabletInfo { stopped, ..looked.unwrap_or(unmade) }
+}
+
+/// A home that does not show the version which was asked for does not have it.
+fn check_level(found: Option<msg::Record>, level: msg::Level) -> Result<Option<msg::Record>> {
+    match (&found, level) {
+        (Some(record), msg::Level::Critical { version }) if record.version < version => {
+            Err(Error::invalid(format!(
+                "version {version} was asked for, and the record's home has version {}: ask for what \
+                 there is",
+                record.version
+            )))
+        }
+        _ => Ok(found),
+    }
+}
+
+/// Those from the first on that there is room for.
+fn all_shown<'a>(
+    keys: &[Vec<u8>],
+    of: impl Fn(&[u8]) -> &'a Arc<OpenTablet>,
+) -> Result<Vec<Option<msg::Record>>> {
+    let (mut all, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+    for key in keys {
+        let record = shown(of(key), key)?;
+        bytes += record.as_ref().map_or(0, |record| record.value.len());
+        if bytes > ANSWER_BYTES_MAX && !all.is_empty() {
+            break;
+        }
+        all.push(record);
+    }
+    Ok(all)
+}
+
+fn shown(tablet: &OpenTablet, key: &[u8]) -> Result<Option<msg::Record>> {
+    tablet.fold().read(|view, _| {
+        let record = view.look(|tablet| {
+            let record = tablet.record(key)?;
+            Some(msg::Record { version: record.version, value: record.value.clone()? })
+        });
+        record.flatten()
+    })
+}
+
+fn written(answer: Answer) -> Result<msg::Written> {
+    match answer {
+        Answer::Done { outcome: Outcome::Written(version), .. } => {
+            Ok(msg::Written::Version { version })
+        }
+        Answer::Done { outcome: Outcome::Refused(Refusal::Found(version)), .. } => {
+            Ok(msg::Written::Found { version })
+        }
+        Answer::Done { outcome: Outcome::Refused(Refusal::Absent), .. } => Ok(msg::Written::Absent),
+        other => Err(Error::bug(format!("a write was answered {other:?}"))),
+    }
+}
+
+fn found(answer: Answer) -> Result<Option<msg::Record>> {
+    match answer {
+        Answer::Value { found, .. } => {
+            Ok(found.map(|(version, value)| msg::Record { version, value }))
+        }
+        other => Err(Error::bug(format!("a read was answered {other:?}"))),
+    }
+}
+
+/// As [`all_shown`], of what was read.
+fn bounded(mut found: Vec<Option<msg::Record>>) -> Vec<Option<msg::Record>> {
+    let mut bytes = 0;
+    let fits = found.iter().enumerate().take_while(|(at, record)| {
+        bytes += record.as_ref().map_or(0, |record| record.value.len());
+        *at == 0 || bytes <= ANSWER_BYTES_MAX
+    });
+    let count = fits.count();
+    found.truncate(count);
+    found
+}
+
+fn check_key(key: &[u8]) -> Result<()> {
+    match key.len() {
+        0 => Err(Error::invalid("a key is empty: give it one byte or more")),
+        1..=KEY_BYTES_MAX => Ok(()),
+        bytes => {
+            Err(Error::invalid(format!("a key has {bytes} bytes: give it up to {KEY_BYTES_MAX}")))
+        }
+    }
+}
+
+fn check_keys(keys: &[Vec<u8>]) -> Result<()> {
+    if keys.is_empty() || keys.len() > msg::READ_KEYS_MAX {
+        let most = msg::READ_KEYS_MAX;
+        return Err(Error::invalid(format!("{} keys: ask for 1 to {most} at once", keys.len())));
+    }
+    keys.iter().try_for_each(|key| check_key(key))
+}
+
+fn check_rows(rows: &[msg::Row]) -> Result<()> {
+    if rows.is_empty() || rows.len() > msg::WRITES_MAX {
+        let most = msg::WRITES_MAX;
+        return Err(Error::invalid(format!("{} writes: send 1 to {most} at once", rows.len())));
+    }
+    for row in rows {
+        check_key(&row.key)?;
+        let bytes = row.value.as_ref().map_or(0, Vec::len);
+        if bytes > VALUE_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a value has {bytes} bytes: give it up to {VALUE_BYTES_MAX}, and put what is larger into \
+                 a file or an object"
+            )));
+        }
+        if row.sequence == 0 {
+            return Err(Error::invalid("a write has number 0: number a session's writes from 1"));
+        }
+    }
+    let bytes: usize =
+        rows.iter().filter_map(|row| Some(row.key.len() + row.value.as_ref()?.len())).sum();
+    match bytes <= msg::WRITE_BYTES_MAX {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "{bytes} bytes at once: send up to {}",
+            msg::WRITE_BYTES_MAX
+        ))),
+    }
+}

@@ -1,0 +1,119 @@
+//! Scans: the records that show, in order of their keys, merged from tablets that each have some of them.
+
+use crate::tablet::Tablet;
+use crate::tablets::OpenTablet;
+use holdfast_base::codec::{Encode, put_bytes};
+use holdfast_base::{Error, Result};
+use holdfast_env::trial::Knob;
+use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX, Found, KEY_BYTES_MAX, SCAN_ROWS_MAX};
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Records and bytes that are taken from one tablet at a time: what lies ready of all of them is in memory.
+static AHEAD_ROWS: Knob = Knob::new("table.scan-ahead", 32, &[1, 2]);
+const AHEAD_BYTES: usize = 128 << 10;
+
+/// What is left of one tablet.
+struct Cursor<'a> {
+    tablet: &'a OpenTablet,
+    from: Vec<u8>,
+    until: Option<Vec<u8>>,
+    ready: VecDeque<Found>,
+    ended: bool,
+}
+
+impl Cursor<'_> {
+    fn fill(&mut self, backwards: bool) -> Result<()> {
+        if self.ended || !self.ready.is_empty() {
+            return Ok(());
+        }
+        let page =
+            self.tablet.fold().read(|view, _| view.look(|tablet| self.page(tablet, backwards)))?;
+        let (page, ended) = page.unwrap_or_default();
+        self.ended = ended;
+        if let Some(last) = page.last() {
+            match backwards {
+                true => self.until = Some(last.key.clone()),
+                false => self.from = behind(&last.key),
+            }
+        }
+        self.ready = page.into();
+        Ok(())
+    }
+
+    /// The next records, and whether they are the last ones.
+    fn page(&self, tablet: &Tablet, backwards: bool) -> (Vec<Found>, bool) {
+        let mut found = Vec::new();
+        if self.until.as_ref().is_some_and(|until| *until <= self.from) {
+            return (found, true);
+        }
+        let end = self.until.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut range = tablet.records().range::<[u8], _>((Bound::Included(&self.from[..]), end));
+        let mut bytes = 0;
+        while let Some((key, record)) = if backwards { range.next_back() } else { range.next() } {
+            let Some(value) = &record.value else { continue };
+            bytes += key.len() + value.len();
+            let record = msg::Record { version: record.version, value: value.clone() };
+            found.push(Found { key: key.clone(), record });
+            if found.len() >= AHEAD_ROWS.size() || bytes >= AHEAD_BYTES {
+                AHEAD_ROWS.cross();
+                return (found, false);
+            }
+        }
+        (found, true)
+    }
+}
+
+/// The first key behind this one.
+fn behind(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// The body that answers a scan.
+pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Vec<u8>> {
+    let longest = scan.until.as_ref().map_or(0, Vec::len).max(scan.from.len());
+    if longest > KEY_BYTES_MAX + 1 {
+        return Err(Error::invalid(format!(
+            "a bound has {longest} bytes: give it up to {KEY_BYTES_MAX}, as keys have"
+        )));
+    }
+    let rows_max = (scan.rows_max as usize).clamp(1, SCAN_ROWS_MAX);
+    let cursor = |tablet| Cursor {
+        tablet,
+        from: scan.from.clone(),
+        until: scan.until.clone(),
+        ready: VecDeque::new(),
+        ended: false,
+    };
+    let mut cursors: Vec<Cursor<'_>> = tablets.iter().map(|tablet| cursor(&**tablet)).collect();
+    let (mut all, mut bytes) = (Vec::<Found>::new(), 0);
+    let mut is_more = false;
+    loop {
+        cursors.iter_mut().try_for_each(|cursor| cursor.fill(scan.backwards))?;
+        let heads = cursors.iter_mut().filter(|cursor| !cursor.ready.is_empty());
+        let next = match scan.backwards {
+            false => heads.min_by(|a, b| a.ready[0].key.cmp(&b.ready[0].key)),
+            true => heads.max_by(|a, b| a.ready[0].key.cmp(&b.ready[0].key)),
+        };
+        let Some(next) = next else { break };
+        let found = &next.ready[0];
+        bytes += found.key.len() + found.record.value.len();
+        if all.len() == rows_max || (bytes > ANSWER_BYTES_MAX && !all.is_empty()) {
+            is_more = true;
+            break;
+        }
+        all.extend(next.ready.pop_front());
+    }
+    let mut body = all.to_bytes();
+    let next = all.last().filter(|_| is_more).map(|last| match scan.backwards {
+        // As the end of what is to come.
+        true => last.key.clone(),
+        false => behind(&last.key),
+    });
+    next.is_some().encode(&mut body);
+    if let Some(next) = &next {
+        put_bytes(&mut body, next);
+    }
+    Ok(body)
+}

@@ -1,0 +1,220 @@
+//! Messages of tables: records with versions, written under a client's session, read as new as is asked
+//! for. What a place in a stream is, docs/formats/table.md says.
+
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
+use holdfast_base::{codec_enum, codec_struct};
+
+/// Longest key of a record.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// Longest value of a record.
+pub const VALUE_BYTES_MAX: usize = 512 << 10;
+/// Writes of one request: as many as a tablet remembers the results of, of one session.
+pub const WRITES_MAX: usize = 64;
+/// Keys and values of one request's writes.
+pub const WRITE_BYTES_MAX: usize = 8 << 20;
+/// Keys of one read.
+pub const READ_KEYS_MAX: usize = 100;
+/// Records of one answer to a scan.
+pub const SCAN_ROWS_MAX: usize = 1000;
+/// Keys and values of one answer; there is always room for one record.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Tablets of one table.
+pub const TABLETS_MAX: u16 = 64;
+
+/// What a write's answer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableMode {
+    /// The log of the record's home.
+    Timeline,
+    /// The logs of a majority of regions.
+    Strong,
+}
+codec_enum!(TableMode: "mode of a table" { 1 => Timeline {}, 2 => Strong {} });
+
+/// Makes a table; one that is there with the same words is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Make {
+    pub table: String,
+    pub mode: TableMode,
+    /// Into how many it is cut, by keys' hashes.
+    pub tablets: u16,
+}
+codec_struct!(Make { table, mode, tablets });
+
+/// A table, as the node that serves it has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    pub table: String,
+    pub mode: TableMode,
+    /// The region that asked nodes belong to, and how many there are.
+    pub region: u8,
+    pub regions: u8,
+    pub tablets: Vec<TabletInfo>,
+}
+codec_struct!(TableInfo { table, mode, region, regions, tablets });
+
+/// One of its tablets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TabletInfo {
+    /// The last entry of its topic that is applied.
+    pub applied: u64,
+    /// Records, without those that are deleted.
+    pub records: u64,
+    /// Deleted records that are not forgotten.
+    pub tombstones: u64,
+    /// Of keys and values.
+    pub bytes: u64,
+    /// Clients whose last results are remembered.
+    pub sessions: u64,
+    /// Homes whose streams this region leads.
+    pub leads: Vec<u8>,
+    /// Why it takes nothing, if it has stopped.
+    pub stopped: String,
+}
+codec_struct!(TabletInfo { applied, records, tombstones, bytes, sessions, leads, stopped });
+
+/// Writes records; the body has a list of [`Row`]. Each is decided by itself; where nobody knows what came of
+/// one of them, the request fails, and may be sent again as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub table: String,
+    /// Drawn by the client.
+    pub session: u64,
+    /// The client has the results of all sequences below.
+    pub below: u64,
+}
+codec_struct!(Write { table, session, below });
+
+/// On what a write insists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing.
+    Any,
+    /// There is no such record.
+    Absent,
+    /// The record has this version.
+    Version { version: u64 },
+}
+codec_enum!(Expect: "what a write expects" { 1 => Any {}, 2 => Absent {}, 3 => Version { version } });
+
+/// One write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// From 1, increasing; a repetition gets the first answer.
+    pub sequence: u64,
+    pub expect: Expect,
+    pub key: Vec<u8>,
+    /// Nothing deletes the record.
+    pub value: Option<Vec<u8>>,
+}
+
+/// What came of a write. The body of the answer has one for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The record has this version by it.
+    Version { version: u64 },
+    /// It changed nothing: the record has this version.
+    Found { version: u64 },
+    /// It changed nothing: there is no such record.
+    Absent,
+}
+codec_enum!(Written: "what came of a write" {
+    1 => Version { version },
+    2 => Found { version },
+    3 => Absent {},
+});
+
+/// How new what a read shows must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Whatever shows.
+    Any,
+    /// This version of each record, or a later one.
+    Critical { version: u64 },
+    /// As new as the record's home shows.
+    Latest,
+    /// As new as anything that anybody was told of.
+    Strong,
+}
+codec_enum!(Level: "how new a read is" {
+    1 => Any {}, 2 => Critical { version }, 3 => Latest {}, 4 => Strong {}
+});
+
+/// Reads records. The body of the answer has a list of optional [`Record`], one for each key from the
+/// first on; if there is no room for all, the rest is to be asked for again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub table: String,
+    pub level: Level,
+    pub keys: Vec<Vec<u8>>,
+}
+codec_struct!(Read { table, level, keys });
+
+/// Seeks records, in the order of their keys' bytes, as they show. The body of the answer has a list of
+/// [`Found`], and an optional key: where to go on, if there may be more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    pub table: String,
+    /// The first key that may be answered.
+    pub from: Vec<u8>,
+    /// The first that may not; nothing for no end.
+    pub until: Option<Vec<u8>>,
+    /// From the end to the beginning.
+    pub backwards: bool,
+    pub rows_max: u32,
+}
+codec_struct!(Scan { table, from, until, backwards, rows_max });
+
+/// A record as it shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub version: u64,
+    pub value: Vec<u8>,
+}
+
+/// A record and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub key: Vec<u8>,
+    pub record: Record,
+}
+codec_struct!(Found { key, record });
+
+impl Encode for Row {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.sequence.encode(out);
+        self.expect.encode(out);
+        put_bytes(out, &self.key);
+        self.value.is_some().encode(out);
+        if let Some(value) = &self.value {
+            put_bytes(out, value);
+        }
+    }
+}
+
+impl Decode for Row {
+    fn decode(reader: &mut Reader<'_>) -> Result<Row, DecodeError> {
+        Ok(Row {
+            sequence: u64::decode(reader)?,
+            expect: Expect::decode(reader)?,
+            key: reader.bytes()?.to_vec(),
+            value: match bool::decode(reader)? {
+                true => Some(reader.bytes()?.to_vec()),
+                false => None,
+            },
+        })
+    }
+}
+
+impl Encode for Record {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.version.encode(out);
+        put_bytes(out, &self.value);
+    }
+}
+
+impl Decode for Record {
+    fn decode(reader: &mut Reader<'_>) -> Result<Record, DecodeError> {
+        Ok(Record { version: u64::decode(reader)?, value: reader.bytes()?.to_vec() })
+    }
+}
