@@ -58,6 +58,17 @@ fn main() -> ExitCode {
     }
 }
 
+fn work_with_files(cli: &Cli, command: &cli::Fs, out: &mut Output) -> Result<()> {
+    let mut client = connect(cli)?;
+    // A long copy outlives its node. One of another build may not know the question.
+    let _ = client.learn_nodes();
+    fs::run(&mut client, command, out)?;
+    if client.is_stale() {
+        output::aside(STALE);
+    }
+    Ok(())
+}
+
 fn run(cli: &Cli) -> Result<()> {
     let mut out = Output::new(cli.json);
     secrets::load(
@@ -90,16 +101,7 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Doctor { data: Some(data), .. } => doctor::check_directory(data, &mut out),
         Command::Doctor { data: None, .. } => doctor::ask(&mut connect(cli)?, &mut out),
-        Command::Fs(command) => {
-            let mut client = connect(cli)?;
-            // A long copy outlives its node. One of another build may not know the question.
-            let _ = client.learn_nodes();
-            fs::run(&mut client, command, &mut out)?;
-            if client.is_stale() {
-                output::aside(STALE);
-            }
-            Ok(())
-        }
+        Command::Fs(command) => work_with_files(cli, command, &mut out),
         Command::Log(command) => log::run(|| connect(cli), command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.

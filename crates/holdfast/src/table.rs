@@ -264,7 +264,10 @@ fn scan(
             // A record is one line.
             let shown = |bytes: &[u8]| {
                 let text = String::from_utf8_lossy(bytes);
-                text.replace('\\', "\\\\").replace('\n', "\\n").replace('\t', "\\t").replace('\r', "\\r")
+                text.replace('\\', "\\\\")
+                    .replace('\n', "\\n")
+                    .replace('\t', "\\t")
+                    .replace('\r', "\\r")
             };
             let record = &found.record;
             out.line(

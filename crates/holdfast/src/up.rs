@@ -14,6 +14,7 @@ use holdfast_command::secrets;
 use holdfast_env::net::{Credentials, Meter, NoPeers, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;
+use holdfast_env::tls::Certificates;
 use holdfast_env::{
     Budget, Clients, Disk, Overlay, RealClock, RealDisk, RealEngine, RealRng, Rng, Secret, local,
     signals,
@@ -55,6 +56,16 @@ pub fn run(
     serve(&Start { data: &up.data, config, secret, alone: None }, out)
 }
 
+/// As nodes know each other, where they show certificates.
+fn credentials_of(
+    config: &Config,
+    certificates: &Option<Arc<Certificates>>,
+) -> Result<Option<Arc<NodeCredentials>>> {
+    let joins = !config.join.is_empty() || !config.log.is_empty();
+    let credentials = certificates.clone().map(|own| NodeCredentials::new(own, joins));
+    Ok(credentials.transpose()?.map(Arc::new))
+}
+
 /// As [`run`], with settings that were read.
 pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     let Start { data, config, alone, .. } = start;
@@ -63,9 +74,7 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     local::keep_private();
     let certificates =
         config.certificates(data).map_err(|e| e.context(data.join(SETTINGS).display()))?;
-    let joins = !config.join.is_empty() || !config.log.is_empty();
-    let credentials = certificates.clone().map(|own| NodeCredentials::new(own, joins));
-    let credentials = credentials.transpose()?.map(Arc::new);
+    let credentials = credentials_of(config, &certificates)?;
     let has_begun = secrets::has_begun(data);
     let (secret, new) = secrets::of_node(data, start.secret, &config.join)?;
     let drawn = new && !has_begun && start.secret.is_none_or(|given| !given.exists());

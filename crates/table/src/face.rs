@@ -1,11 +1,10 @@
 //! The face: what a node does for tables. The node that keeps the log decides, and answers; others
 //! follow the tablets, so that the records outlive it, and pass requests on.
 
-use crate::entry::{Asked, Refusal};
+use crate::entry::Asked;
 use crate::message::{Answer, Expect, Level, Op, Request as Asking};
 use crate::name::{TableName, tablet_of};
 use crate::region::{Policy, Settings};
-use crate::sessions::Outcome;
 use crate::tablet::{Form, Mode, Tablet};
 use crate::tablets::OpenTablet;
 use crate::view::Made;
@@ -18,14 +17,16 @@ use holdfast_log::Mode as Append;
 use holdfast_node::{Matter, Node};
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_view::{Context, Request as Proposal};
-use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX};
 use holdfast_wire::{self as wire, Call};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+mod form;
 mod gather;
 mod scan;
 
+use form::{bounded, check_keys, check_level, check_rows, found, written};
 use gather::Gather;
 
 /// Tablets of a cluster, all tables together: each is a topic, with a file of 64 MiB and two threads.
@@ -33,6 +34,10 @@ pub const TABLETS_MAX: usize = 256;
 
 /// How long the node that keeps the log may take where the client sets no deadline.
 const HOST_MS: u32 = 60_000;
+/// What a region takes for a unit of time.
+const TICK_NS: u64 = 100_000_000;
+/// Between two looks for tables that are new where the log is.
+const FOLLOW_NS: u64 = 2_000_000_000;
 /// The only region that there is, yet.
 const REGIONS: u8 = 1;
 
@@ -55,6 +60,8 @@ pub struct TableFace {
     bytes_max: u64,
     /// Those that are open. Held while one is opened.
     tables: Mutex<BTreeMap<TableName, Tablets>>,
+    /// When the last round was.
+    round_ns: Mutex<Option<u64>>,
 }
 
 fn allows(
@@ -117,7 +124,13 @@ impl TableFace {
     /// Without a table yet: see [`TableFace::open_all`]. `bytes_max` bounds keys and values.
     pub fn new(node: Arc<Node>, bytes_max: u64) -> Arc<TableFace> {
         let settings = Settings { policy: Policy::Wait, ..Settings::default() };
-        Arc::new(TableFace { node, settings, bytes_max, tables: Mutex::default() })
+        Arc::new(TableFace {
+            node,
+            settings,
+            bytes_max,
+            tables: Mutex::default(),
+            round_ns: Mutex::default(),
+        })
     }
 
     /// Opens the tables that there are, where the log is kept.
@@ -135,21 +148,25 @@ impl TableFace {
         Ok(())
     }
 
-    /// Time passes, as the tablets' regions count it: ten times a second.
-    pub fn tick(&self) {
-        if self.node.hosted().is_none() {
-            return;
+    /// To be called often: has time pass for the tablets where the log is kept, and elsewhere looks now
+    /// and then for those that are new. May wait.
+    pub fn round(&self) {
+        let now_ns = self.node.machine.clock.monotonic_ns();
+        let rest_ns = if self.node.answers_for_log() { TICK_NS } else { FOLLOW_NS };
+        {
+            let mut last_ns = self.round_ns.held();
+            if last_ns.is_some_and(|last_ns| now_ns < last_ns + rest_ns) {
+                return;
+            }
+            *last_ns = Some(now_ns);
         }
-        for tablet in self.all() {
-            tablet.tick();
+        match self.node.answers_for_log() {
+            true => self.all().iter().for_each(OpenTablet::tick),
+            false => self.follow(),
         }
     }
 
-    /// Where the log is elsewhere: follows the tablets that are new there. May wait.
-    pub fn round(&self) {
-        if self.node.answers_for_log() {
-            return;
-        }
+    fn follow(&self) {
         let request = PeerRequest {
             opcode: wire::OP_TABLE_LIST,
             meta: ().to_bytes(),
@@ -501,20 +518,6 @@ fn tablet_info(tablet: &OpenTablet) -> msg::TabletInfo {
     msg::TabletInfo { stopped, ..looked.unwrap_or(unmade) }
 }
 
-/// A home that does not show the version which was asked for does not have it.
-fn check_level(found: Option<msg::Record>, level: msg::Level) -> Result<Option<msg::Record>> {
-    match (&found, level) {
-        (Some(record), msg::Level::Critical { version }) if record.version < version => {
-            Err(Error::invalid(format!(
-                "version {version} was asked for, and the record's home has version {}: ask for what \
-                 there is",
-                record.version
-            )))
-        }
-        _ => Ok(found),
-    }
-}
-
 /// Those from the first on that there is room for.
 fn all_shown<'a>(
     keys: &[Vec<u8>],
@@ -540,85 +543,4 @@ fn shown(tablet: &OpenTablet, key: &[u8]) -> Result<Option<msg::Record>> {
         });
         record.flatten()
     })
-}
-
-fn written(answer: Answer) -> Result<msg::Written> {
-    match answer {
-        Answer::Done { outcome: Outcome::Written(version), .. } => {
-            Ok(msg::Written::Version { version })
-        }
-        Answer::Done { outcome: Outcome::Refused(Refusal::Found(version)), .. } => {
-            Ok(msg::Written::Found { version })
-        }
-        Answer::Done { outcome: Outcome::Refused(Refusal::Absent), .. } => Ok(msg::Written::Absent),
-        other => Err(Error::bug(format!("a write was answered {other:?}"))),
-    }
-}
-
-fn found(answer: Answer) -> Result<Option<msg::Record>> {
-    match answer {
-        Answer::Value { found, .. } => {
-            Ok(found.map(|(version, value)| msg::Record { version, value }))
-        }
-        other => Err(Error::bug(format!("a read was answered {other:?}"))),
-    }
-}
-
-/// As [`all_shown`], of what was read.
-fn bounded(mut found: Vec<Option<msg::Record>>) -> Vec<Option<msg::Record>> {
-    let mut bytes = 0;
-    let fits = found.iter().enumerate().take_while(|(at, record)| {
-        bytes += record.as_ref().map_or(0, |record| record.value.len());
-        *at == 0 || bytes <= ANSWER_BYTES_MAX
-    });
-    let count = fits.count();
-    found.truncate(count);
-    found
-}
-
-fn check_key(key: &[u8]) -> Result<()> {
-    match key.len() {
-        0 => Err(Error::invalid("a key is empty: give it one byte or more")),
-        1..=KEY_BYTES_MAX => Ok(()),
-        bytes => {
-            Err(Error::invalid(format!("a key has {bytes} bytes: give it up to {KEY_BYTES_MAX}")))
-        }
-    }
-}
-
-fn check_keys(keys: &[Vec<u8>]) -> Result<()> {
-    if keys.is_empty() || keys.len() > msg::READ_KEYS_MAX {
-        let most = msg::READ_KEYS_MAX;
-        return Err(Error::invalid(format!("{} keys: ask for 1 to {most} at once", keys.len())));
-    }
-    keys.iter().try_for_each(|key| check_key(key))
-}
-
-fn check_rows(rows: &[msg::Row]) -> Result<()> {
-    if rows.is_empty() || rows.len() > msg::WRITES_MAX {
-        let most = msg::WRITES_MAX;
-        return Err(Error::invalid(format!("{} writes: send 1 to {most} at once", rows.len())));
-    }
-    for row in rows {
-        check_key(&row.key)?;
-        let bytes = row.value.as_ref().map_or(0, Vec::len);
-        if bytes > VALUE_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a value has {bytes} bytes: give it up to {VALUE_BYTES_MAX}, and put what is larger into \
-                 a file or an object"
-            )));
-        }
-        if row.sequence == 0 {
-            return Err(Error::invalid("a write has number 0: number a session's writes from 1"));
-        }
-    }
-    let bytes: usize =
-        rows.iter().filter_map(|row| Some(row.key.len() + row.value.as_ref()?.len())).sum();
-    match bytes <= msg::WRITE_BYTES_MAX {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
-            "{bytes} bytes at once: send up to {}",
-            msg::WRITE_BYTES_MAX
-        ))),
-    }
 }

@@ -66,7 +66,7 @@ impl fmt::Display for TableName {
 pub fn tablet_of(key: &[u8], tablets: u16) -> u16 {
     // The checksums of keys that differ in their ends alone lie close together.
     let hash = mix(u64::from(crc32c(key))) >> 32;
-    (hash * u64::from(tablets) >> 32) as u16
+    ((hash * u64::from(tablets)) >> 32) as u16
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::tablet::{Applied, Mode, Showed, Tablet};
 use ask::{Parked, Pending};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
+use holdfast_env::planted;
 use lead::Lead;
 use std::collections::{BTreeMap, BTreeSet};
 use takeover::Claim;
@@ -155,7 +156,13 @@ impl Region {
             up_ticks: 0,
         };
         match region.tablet.log() == log {
-            true => region.lead_what_is_opened(),
+            true => {
+                region.lead_what_is_opened();
+                // Where this log alone is a majority, all that it holds is kept, and was told of.
+                if !planted!("table.start-shows-less") {
+                    region.settle();
+                }
+            }
             false => region.append(&Entry::Log(log)),
         }
         region
@@ -292,7 +299,7 @@ impl Region {
                 return (member.log == self.log).then_some(matched.number);
             }
             let ack = self.acks.get(&(id, member.region))?;
-            let same = ack.log == member.log || holdfast_env::planted!("table.erased-log-votes");
+            let same = ack.log == member.log || planted!("table.erased-log-votes");
             (same && ack.matched.epoch == matched.epoch).then_some(ack.matched.number)
         });
         let told = self.told_kept.get(&id).filter(|told| told.epoch == matched.epoch);

@@ -130,6 +130,14 @@ impl Tablet {
         }
     }
 
+    /// The tablet of a region whose topic begins by making it: the log is the form's.
+    pub fn made(form: &Form, region: RegionId) -> Tablet {
+        let mut tablet = Tablet::new(form, region);
+        let own = form.members.iter().find(|member| member.region == region);
+        tablet.take_log(own.map_or(LogId(0), |member| member.log));
+        tablet
+    }
+
     /// Writes everything that the entries have made of it.
     pub fn snapshot(&self, out: &mut Writer<'_>) {
         out.put(&self.log);

@@ -70,7 +70,7 @@ impl OpenTablet {
     }
 
     /// Time passes.
-    pub fn tick(self: &Arc<Self>) {
+    pub fn tick(self: &Arc<OpenTablet>) {
         // One that has stopped says so where it is asked.
         if self.with_region(Region::tick).is_ok() {
             self.carry_out();
@@ -87,7 +87,7 @@ impl OpenTablet {
     fn carry_out(self: &Arc<Self>) {
         {
             let mut hand = self.hand.held();
-            if *hand != Hand::Free {
+            if *hand != Hand::Free && !planted!("table.effects-by-anyone") {
                 *hand = Hand::Again;
                 return;
             }
@@ -143,7 +143,9 @@ impl OpenTablet {
             Err(e) => {
                 *self.failure.held() = Some(e);
                 // A fold that has stopped answers whoever asks.
-                let _ = self.with_region(Region::append_failed);
+                if !planted!("table.failed-append-ignored") {
+                    let _ = self.with_region(Region::append_failed);
+                }
             }
         }
         self.carry_out();

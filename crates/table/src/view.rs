@@ -2,7 +2,7 @@
 //! the node that keeps the log a [`Region`] decides around it; on every other one it only follows.
 
 use crate::entry::{Entry, VERSION};
-use crate::ids::{LogId, RegionId};
+use crate::ids::RegionId;
 use crate::region::{Region, Settings};
 use crate::stream::Accepted;
 use crate::tablet::{Form, Tablet};
@@ -81,7 +81,8 @@ impl TabletView {
             State::Follows { made, tablet } => {
                 // Nobody who asked an earlier start waits: what it marked was answered, or forgotten.
                 let start = tablet.applied() & START_MASK;
-                let log = own_log(&made);
+                // An erased log has no tablet.
+                let log = tablet.log();
                 let region = Box::new(Region::start(*tablet, log, start, settings));
                 State::Decides { made, region }
             }
@@ -97,12 +98,6 @@ impl TabletView {
             State::Unmade | State::Follows { .. } => None,
         }
     }
-}
-
-/// A region's log is the one that the tablet was made with: an erased one has no tablet.
-fn own_log(made: &Made) -> LogId {
-    let mut members = made.form.members.iter();
-    members.find(|member| member.region == made.region).map_or(LogId(1), |member| member.log)
 }
 
 fn encode(accepted: Accepted) -> Vec<u8> {
@@ -121,7 +116,7 @@ impl State {
         if made.form.regions().all(|region| region != made.region) || made.tablet >= made.tablets {
             return Applied::Refused(Error::invalid("make a tablet: it is in none of its regions"));
         }
-        let tablet = Box::new(Tablet::new(&made.form, made.region));
+        let tablet = Box::new(Tablet::made(&made.form, made.region));
         *self = State::Follows { made, tablet };
         Applied::Ok(Vec::new())
     }
@@ -150,6 +145,9 @@ impl View for TabletView {
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
         if let Some(version) = command.first().filter(|version| **version != VERSION) {
             return Applied::UnknownVersion(format!("version {version} of a tablet's entry"));
+        }
+        if let Some(tag) = command.get(1).filter(|tag| **tag > MADE) {
+            return Applied::UnknownVersion(format!("tag {tag} of a tablet's entry"));
         }
         let mut state = self.0.held_alone();
         match Made::of_command(command) {

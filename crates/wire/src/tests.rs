@@ -463,6 +463,53 @@ fn scribe_messages(m: &mut Messages) {
     m.add("scribe::CategoryStatus", status);
 }
 
+fn table_messages(m: &mut Messages) {
+    let (name, key) = ("t".to_owned(), b"k".to_vec());
+    let mode = table::TableMode::Strong;
+    m.add("table::Make", table::Make { table: name.clone(), mode, tablets: 2 });
+    let tablet = table::TabletInfo {
+        applied: 1,
+        records: 2,
+        tombstones: 3,
+        bytes: 4,
+        sessions: 5,
+        leads: vec![6],
+        stopped: "s".into(),
+    };
+    let tablets = vec![tablet];
+    m.add(
+        "table::TableInfo",
+        table::TableInfo { table: name.clone(), mode, region: 1, regions: 3, tablets },
+    );
+    m.add("table::Write", table::Write { table: name.clone(), session: 7, below: 8 });
+    let expect = table::Expect::Version { version: 9 };
+    m.add(
+        "table::Row",
+        table::Row { sequence: 10, expect, key: key.clone(), value: Some(vec![1]) },
+    );
+    let rest = [table::Expect::Any, table::Expect::Absent];
+    for (name, expect) in ["table::Row of any", "table::Row of none"].into_iter().zip(rest) {
+        m.add(name, table::Row { sequence: 10, expect, key: key.clone(), value: None });
+    }
+    m.add("table::Written", table::Written::Version { version: 11 });
+    m.add("table::Written found", table::Written::Found { version: 11 });
+    m.add("table::Written absent", table::Written::Absent);
+    let level = table::Level::Critical { version: 12 };
+    m.add("table::Read", table::Read { table: name.clone(), level, keys: vec![key.clone()] });
+    let levels = vec![table::Level::Any, table::Level::Latest, table::Level::Strong];
+    m.add("table::Level, the others", levels);
+    let scan = table::Scan {
+        table: name,
+        from: key.clone(),
+        until: Some(b"l".to_vec()),
+        backwards: true,
+        rows_max: 13,
+    };
+    m.add("table::Scan", scan);
+    let record = table::Record { version: 14, value: vec![2] };
+    m.add("table::Found", table::Found { key, record });
+}
+
 #[test]
 fn every_message_has_its_golden_bytes() {
     let mut messages = Messages::default();
@@ -476,6 +523,7 @@ fn every_message_has_its_golden_bytes() {
     peer_log(&mut messages);
     view_messages(&mut messages);
     scribe_messages(&mut messages);
+    table_messages(&mut messages);
     let made: Vec<String> =
         messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
     let golden: Vec<&str> = GOLDEN.lines().collect();

@@ -10,15 +10,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a region takes for a unit of time.
-const TICK: Duration = Duration::from_millis(100);
-/// Between two looks for tables that are new elsewhere.
-const FOLLOW: Duration = Duration::from_secs(2);
+/// Time between two rounds.
+const REST: Duration = Duration::from_millis(50);
 
 struct TablesRole {
     tables: Arc<TableFace>,
-    ticks: Rounds,
-    follows: Rounds,
+    rounds: Rounds,
 }
 
 /// Always there.
@@ -27,16 +24,14 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     if let Err(e) = tables.open_all() {
         context.node.report_finding(format!("open the tables: {e}"));
     }
-    let (ticked, followed) = (tables.clone(), tables.clone());
-    let ticks = Rounds::start(context, ("table-ticks", TICK), move |_| ticked.tick())?;
-    let follows = Rounds::start(context, ("table-follower", FOLLOW), move |_| followed.round())?;
-    Ok(Some(Box::new(TablesRole { tables, ticks, follows })))
+    let runs = tables.clone();
+    let rounds = Rounds::start(context, ("tables", REST), move |_| runs.round())?;
+    Ok(Some(Box::new(TablesRole { tables, rounds })))
 }
 
 impl Role for TablesRole {
     fn health(&self) -> Option<Watch> {
-        let (ticks, follows) = (self.ticks.watch(), self.follows.watch());
-        Some(Box::new(move || ticks().into_iter().chain(follows()).collect()))
+        Some(self.rounds.watch())
     }
 
     fn metrics(&self) -> Option<Metrics> {
@@ -59,8 +54,7 @@ impl Role for TablesRole {
     }
 
     fn end(self: Box<Self>) -> Result<()> {
-        self.follows.end();
-        self.ticks.end();
+        self.rounds.end();
         Ok(())
     }
 }

@@ -47,6 +47,7 @@ mod shards;
 mod sort;
 mod stopped_views;
 mod story;
+mod tables;
 mod tls;
 mod token;
 mod told;

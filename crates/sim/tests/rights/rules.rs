@@ -11,7 +11,7 @@ use holdfast_base::ids::{Sequence, Tier};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_cluster::{ChunkKind, Command, Location, Outcome};
 use holdfast_wire::file::{Action, NewNode};
-use holdfast_wire::{self as wire, Call, admin, chunk, file, log, scribe, slab, view};
+use holdfast_wire::{self as wire, Call, admin, chunk, file, log, scribe, slab, table, view};
 
 const TOKEN: u64 = 7;
 
@@ -190,6 +190,7 @@ impl Part {
         ];
         all.extend(self.items());
         all.extend(self.category());
+        all.extend(self.table());
         all
     }
 
@@ -216,6 +217,24 @@ impl Part {
             (wire::OP_SCRIBE_KEEP, keep.to_bytes(), true),
             (wire::OP_SCRIBE_READER, reader(None).to_bytes(), false),
             (wire::OP_SCRIBE_READER, reader(Some(Index(1))).to_bytes(), true),
+        ]
+    }
+
+    /// Requests about a table of the part's name.
+    fn table(&self) -> Vec<(u16, Vec<u8>, bool)> {
+        let table = || self.root[1..].to_owned();
+        let make = table::Make { table: table(), mode: table::TableMode::Timeline, tablets: 1 };
+        let write = table::Write { table: table(), session: 1, below: 1 };
+        let read =
+            table::Read { table: table(), level: table::Level::Any, keys: vec![b"k".to_vec()] };
+        let (from, until, rows_max) = (Vec::new(), None, 1);
+        let scan = table::Scan { table: table(), from, until, backwards: false, rows_max };
+        vec![
+            (wire::OP_TABLE_MAKE, make.to_bytes(), true),
+            (wire::OP_TABLE_DESCRIBE, table().to_bytes(), false),
+            (wire::OP_TABLE_WRITE, write.to_bytes(), true),
+            (wire::OP_TABLE_READ, read.to_bytes(), false),
+            (wire::OP_TABLE_SCAN, scan.to_bytes(), false),
         ]
     }
 
@@ -323,6 +342,7 @@ fn for_others(own: &Part, other: &Part) -> Vec<(u16, Vec<u8>)> {
         (wire::OP_UNCLOSED, Vec::new()),
         (wire::OP_LOG_INFO, String::new().to_bytes()),
         (wire::OP_SCRIBE_STATUS, Vec::new()),
+        (wire::OP_TABLE_LIST, Vec::new()),
         (wire::OP_VIEW_STATUS, String::new().to_bytes()),
         (wire::OP_CHANGE, rename(own.path("small"), other.path("new"))),
         (wire::OP_CHANGE, rename(other.path("small"), own.path("new"))),
@@ -377,17 +397,30 @@ fn rules_allow_what_they_cover_of_every_operation_and_nothing_else() {
     world.make_token(
         "reads",
         TOKEN,
-        &["fs:/in:r", "log:in:r", "log:view/in:r", "log:scribe/in:r", "admin:r"],
+        &["fs:/in:r", "log:in:r", "log:view/in:r", "log:scribe/in:r", "log:table/in:r", "admin:r"],
     );
     world.make_token(
         "writes",
         TOKEN,
-        &["fs:/in:rw", "log:in:rw", "log:view/in:rw", "log:scribe/in:rw", "admin:rw"],
+        &[
+            "fs:/in:rw",
+            "log:in:rw",
+            "log:view/in:rw",
+            "log:scribe/in:rw",
+            "log:table/in:rw",
+            "admin:rw",
+        ],
     );
     world.make_token(
         "elsewhere",
         TOKEN,
-        &["fs:/in/small/below:rw", "log:i:rw", "log:view/i:rw", "log:scribe/i:rw"],
+        &[
+            "fs:/in/small/below:rw",
+            "log:i:rw",
+            "log:view/i:rw",
+            "log:scribe/i:rw",
+            "log:table/i:rw",
+        ],
     );
 
     let page = page();

@@ -1,0 +1,197 @@
+//! Tables from outside: commands and clients, a node that is killed while they write, three nodes, and what
+//! people do wrong.
+
+use crate::cluster::Dev;
+use crate::common::{Node, Scratch, bytes};
+use holdfast_client::{Client, TableWrite};
+use holdfast_wire::table::{Expect, Level, Record, Written};
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn put(key: &str, value: &[u8], expect: Expect) -> TableWrite {
+    TableWrite { key: key.as_bytes().to_vec(), value: Some(value.to_vec()), expect }
+}
+
+#[test]
+fn records_are_written_read_and_scanned_by_command() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    let t = |words: &[&str]| node.run(&[&["table"], words].concat());
+    t(&["create", "users", "--tablets", "3"]).ok();
+    t(&["create", "users", "--tablets", "3"]).ok();
+    t(&["create", "users", "--mode", "strong"]).refused(&["users", "timeline and of 3 tablets"]);
+    assert_eq!(t(&["put", "users", "alice", "one"]).ok(), "version 1\n");
+    assert_eq!(t(&["put", "users", "alice", "two", "--if-version", "1"]).ok(), "version 2\n");
+    t(&["put", "users", "alice", "3", "--if-version", "1"]).refused(&["alice", "version 2"]);
+    t(&["put", "users", "alice", "3", "--if-absent"]).refused(&["alice", "version 2"]);
+    assert_eq!(t(&["get", "users", "alice"]).ok(), "two");
+    for level in ["--latest", "--strong", "--at-least=2"] {
+        assert_eq!(t(&["get", "users", "alice", level]).ok(), "two", "{level}");
+    }
+    t(&["get", "users", "alice", "--at-least", "3"]).refused(&["version 3", "has version 2"]);
+    t(&["get", "users", "bob"]).refused(&["bob"]);
+    t(&["delete", "users", "alice", "--if-version", "1"]).refused(&["version 2"]);
+    t(&["delete", "users", "alice"]).ok();
+    t(&["delete", "users", "alice"]).refused(&["alice"]);
+    t(&["get", "users", "alice"]).refused(&["alice"]);
+
+    for number in 0..40 {
+        t(&["put", "users", &format!("k{number:02}"), &format!("line\n{number}")]).ok();
+    }
+    let scanned = t(&["scan", "users", "--from", "k05", "--until", "k15"]).ok();
+    let keys: Vec<&str> = scanned.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    let wanted: Vec<String> = (5..15).map(|number| format!("k{number:02}")).collect();
+    assert_eq!(keys, wanted, "{scanned}");
+    assert!(scanned.lines().next().unwrap().ends_with("line\\n5"), "{scanned}");
+    let last = t(&["scan", "users", "--prefix", "k", "--backwards", "--limit", "2"]).ok();
+    assert!(last.starts_with("k39\t") && last.lines().count() == 2, "{last}");
+    let described = node.json(&["table", "describe", "users"]);
+    assert_eq!((&described[0]["records"], &described[0]["region"]), (&40.into(), &0.into()));
+
+    let large = scratch.path("large");
+    fs::write(&large, bytes(1, 512 << 10)).unwrap();
+    let large = large.to_str().unwrap();
+    t(&["put", "users", "large", "--file", large]).ok();
+    assert!(t(&["get", "users", "large"]).out == fs::read(large).unwrap());
+    fs::write(large, bytes(1, (512 << 10) + 1)).unwrap();
+    t(&["put", "users", "large", "--file", large]).refused(&["524289 bytes", "524288"]);
+    t(&["put", "users", "", "x"]).refused(&["key is empty"]);
+    t(&["put", "users", &"k".repeat(4097), "x"]).refused(&["4097 bytes"]);
+    t(&["get", "nobodys", "x"]).refused(&["nobodys", "table create"]);
+    t(&["create", "../x"]).refused(&["../x"]);
+    t(&["create", "many", "--tablets", "65"]).refused(&["65 tablets", "1 to 64"]);
+    // Its topics are the tables' own.
+    node.run(&["log", "append", "table/users/0", "x"]).refused(&["table/users/0"]);
+    node.run(&["log", "trim", "table/users/0", "2"]).refused(&["table/users/0"]);
+}
+
+/// A table lies in memory: it takes no more of it than the settings say, and goes on when records go.
+#[test]
+fn a_table_that_has_no_more_room_refuses_and_goes_on() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("data"), "tables_memory = \"1M\"\n");
+    node.run(&["table", "create", "t"]).ok();
+    let mut client = node.client();
+    let value = bytes(2, 400 << 10);
+    let keys = ["a", "b", "c"];
+    for key in keys {
+        client.table("t").write(&[put(key, &value, Expect::Any)]).unwrap();
+    }
+    let full = client.table("t").write(&[put("d", &value, Expect::Any)]).unwrap_err();
+    assert!(full.message.contains("tables_memory"), "{full}");
+    let delete = TableWrite { key: b"b".to_vec(), value: None, expect: Expect::Any };
+    client.table("t").write(&[delete]).unwrap();
+    client.table("t").write(&[put("d", &value, Expect::Any)]).unwrap();
+    let found =
+        client.table("t").get_all(&keys.map(|key| key.as_bytes().to_vec()), Level::Any).unwrap();
+    assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+}
+
+/// Writes until it is told to end: what was acknowledged, by key.
+fn writes(mut client: Client, writer: u64, ends: &AtomicBool) -> BTreeMap<String, Vec<u64>> {
+    let mut acknowledged: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    let mut table = client.table("t");
+    for number in 0u64.. {
+        if ends.load(Ordering::Relaxed) {
+            break;
+        }
+        let keys = [format!("own {writer}"), format!("shared {}", number % 5)];
+        let writes = keys.each_ref().map(|key| put(key, &number.to_le_bytes(), Expect::Any));
+        let Ok(written) = table.write(&writes) else { continue };
+        for (key, written) in keys.into_iter().zip(written) {
+            let Written::Version { version } = written else { panic!("{written:?}") };
+            acknowledged.entry(key).or_default().push(version);
+        }
+    }
+    acknowledged
+}
+
+/// Each acknowledged write is one version, whatever was repeated; nothing goes.
+#[track_caller]
+fn judge(all: &[BTreeMap<String, Vec<u64>>], read: impl Fn(&str) -> Option<Record>) {
+    let mut by_key: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for (key, versions) in all.iter().flatten() {
+        assert!(versions.is_sorted_by(|a, b| a < b), "{key}: {versions:?}");
+        by_key.entry(key).or_default().extend(versions);
+    }
+    assert!(by_key.len() > 5, "{by_key:?}");
+    for (key, mut versions) in by_key {
+        let count = versions.len();
+        versions.sort_unstable();
+        versions.dedup();
+        assert_eq!(versions.len(), count, "{key}: two writes got one version");
+        let record = read(key).unwrap_or_else(|| panic!("{key} is not there"));
+        assert!(record.version >= *versions.last().unwrap(), "{key}: {record:?}");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_once_whenever_the_node_is_killed() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let mut node = Some(Node::start(&data));
+    let first = node.as_ref().unwrap();
+    first.run(&["table", "create", "t", "--tablets", "2"]).ok();
+    let clients: Vec<_> = (0..3).map(|writer| (writer, first.client())).collect();
+    let ends = AtomicBool::new(false);
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = clients
+            .into_iter()
+            .map(|(writer, client)| {
+                let ends = &ends;
+                scope.spawn(move || writes(client, writer, ends))
+            })
+            .collect();
+        for round in 0..3 {
+            // Every attempt is a round trip, so that some writes lie between two kills.
+            let running = node.take().unwrap();
+            let mut client = running.client();
+            let grew = |client: &mut Client| client.table_describe("t").unwrap().tablets[0].applied;
+            let before = grew(&mut client);
+            assert!((0..2_000_000).any(|_| grew(&mut client) > before + 20), "round {round}");
+            running.kill();
+            node = Some(Node::start(&data));
+        }
+        ends.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let mut client = node.as_ref().unwrap().client();
+    let keys = all.iter().flat_map(BTreeMap::keys).cloned();
+    let read = |key: String| (client.table("t").get(key.as_bytes(), Level::Any).unwrap(), key);
+    let found: BTreeMap<String, Option<Record>> = keys.map(read).map(|(r, key)| (key, r)).collect();
+    judge(&all, |key| found[key].clone());
+}
+
+#[test]
+fn three_nodes_serve_a_table_whoever_is_asked_and_whoever_dies() {
+    let scratch = Scratch::new();
+    let dev = Dev::start(&scratch.path("dev"), 3);
+    dev.run(2, &["table", "create", "t", "--mode", "strong"]).ok();
+    let ends = AtomicBool::new(false);
+    let all = std::thread::scope(|scope| {
+        let start = |writer: u64| {
+            let (dev, ends) = (&dev, &ends);
+            scope.spawn(move || writes(dev.client(writer as u16 + 1, &[1, 2, 3]), writer, ends))
+        };
+        let threads: Vec<_> = (0..3).map(start).collect();
+        // It keeps the log.
+        dev.order(&["kill", "1", "--hard"]).ok();
+        dev.order(&["start", "1"]).ok();
+        dev.order(&["kill", "3", "--hard"]).ok();
+        dev.order(&["start", "3"]).ok();
+        let mut client = dev.client(2, &[1, 2, 3]);
+        let grew =
+            |client: &mut Client| client.table_describe("t").map_or(0, |t| t.tablets[0].applied);
+        let before = grew(&mut client);
+        assert!((0..2_000_000).any(|_| grew(&mut client) > before + 50), "nobody writes any more");
+        ends.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    for node in 1..=3 {
+        judge(&all, |key| {
+            let mut client = dev.client(node, &[]);
+            client.table("t").get(key.as_bytes(), Level::Strong).unwrap()
+        });
+    }
+}
