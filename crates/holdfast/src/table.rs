@@ -183,6 +183,7 @@ fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
 fn read_value(path: &Path) -> Result<Vec<u8>> {
     let mut source: Box<dyn Read> = match path == Path::new("-") {
         true => Box::new(std::io::stdin()),

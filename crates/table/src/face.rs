@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex};
 
 mod form;
 mod gather;
+mod near;
 mod scan;
 
 use form::{bounded, check_keys, check_level, check_rows, found, written};
@@ -255,12 +256,20 @@ impl TableFace {
         let now_ns = self.node.machine.clock.monotonic_ns();
         let left_ns = reply.deadline_ns().map(|end_ns| end_ns.saturating_sub(now_ns));
         let deadline_ms = left_ns.map_or(HOST_MS, |left_ns| (left_ns / 1_000_000) as u32);
-        let body = body.into_vec();
-        let body = (!body.is_empty()).then(|| Arc::new(body) as _);
-        let request = PeerRequest { opcode, meta: meta.to_vec(), body, deadline_ms };
         let done = move |answered: Result<PeerReply>| {
             answer(reply, answered.map(|PeerReply { meta, body }| (meta, Parts::from(body))));
         };
+        self.ask_host((opcode, meta.to_vec(), body.into_vec()), deadline_ms, done);
+    }
+
+    fn ask_host(
+        &self,
+        (opcode, meta, body): (u16, Vec<u8>, Vec<u8>),
+        deadline_ms: u32,
+        done: impl FnOnce(Result<PeerReply>) + Send + 'static,
+    ) {
+        let body = (!body.is_empty()).then(|| Arc::new(body) as _);
+        let request = PeerRequest { opcode, meta, body, deadline_ms };
         match self.node.log_host() {
             Ok(host) => self.node.machine.peers.call(&host, request, Box::new(done)),
             Err(e) => done(Err(e)),
@@ -269,12 +278,21 @@ impl TableFace {
 
     fn serve_make(self: Arc<Self>, request: Request<'_>) {
         let Some((make, reply)) = request.decode::<msg::Make>("make a table") else { return };
+        self.make_here(make, move |made| {
+            answer(reply, made.map(|info| (info.to_bytes(), Parts::None)));
+        });
+    }
+
+    /// Makes a table, where the log is kept.
+    fn make_here(
+        self: &Arc<Self>,
+        make: msg::Make,
+        done: impl FnOnce(Result<msg::TableInfo>) + Send + 'static,
+    ) {
         let face = self.clone();
         self.node.workers.run(move || {
-            let made = face.make(&make);
-            let doing =
-                |e: Error| e.context(format_args!("make table `{}`", make.table.escape_debug()));
-            answer(reply, made.map(|info| (info.to_bytes(), Parts::None)).map_err(doing));
+            let doing = format_args!("make table `{}`", make.table.escape_debug());
+            done(face.make(&make).map_err(|e| e.context(doing)));
         });
     }
 
@@ -377,24 +395,36 @@ impl TableFace {
         let Some((write, body, reply)) = request.decode_with_body::<msg::Write>(doing) else {
             return;
         };
-        let rows = Vec::<msg::Row>::from_bytes(body.as_slice())
-            .map_err(|e| Error::invalid(format!("{doing}: {e}: use matching builds")))
-            .and_then(|rows| check_rows(&rows).map(|()| rows));
-        let asked = rows.and_then(|rows| {
-            let (_, tablets) = self.table(&write.table)?;
-            self.check_bytes(&rows)?;
-            Ok((rows, tablets))
-        });
-        let named = move |e: Error| {
-            e.context(format_args!("write to table `{}`", write.table.escape_debug()))
-        };
-        let (rows, tablets) = match asked {
-            Ok(asked) => asked,
-            Err(e) => return answer(reply, Err(named(e))),
-        };
         let done = move |written: Result<Vec<msg::Written>>| {
             let written = written.map(|written| (Vec::new(), Parts::from(written.to_bytes())));
-            answer(reply, written.map_err(named));
+            answer(reply, written);
+        };
+        match Vec::<msg::Row>::from_bytes(body.as_slice()) {
+            Ok(rows) => self.write_here(&write, rows, done),
+            Err(e) => {
+                done(Err(Error::invalid(format!("{doing}: {e}: use matching builds"))));
+            }
+        }
+    }
+
+    /// Writes, where the log is kept.
+    fn write_here(
+        &self,
+        write: &msg::Write,
+        rows: Vec<msg::Row>,
+        done: impl FnOnce(Result<Vec<msg::Written>>) + Send + 'static,
+    ) {
+        let name = write.table.clone();
+        let done = move |written: Result<Vec<msg::Written>>| {
+            let doing = format_args!("write to table `{}`", name.escape_debug());
+            done(written.map_err(|e| e.context(doing)));
+        };
+        let asked = check_rows(&rows)
+            .and_then(|()| self.table(&write.table))
+            .and_then(|(_, tablets)| self.check_bytes(&rows).map(|()| tablets));
+        let tablets = match asked {
+            Ok(tablets) => tablets,
+            Err(e) => return done(Err(e)),
         };
         let gather = Gather::new(rows.len(), done);
         for (at, row) in rows.into_iter().enumerate() {
@@ -432,18 +462,26 @@ impl TableFace {
 
     fn serve_read(self: Arc<Self>, request: Request<'_>) {
         let Some((read, reply)) = request.decode::<msg::Read>("read a table") else { return };
-        let doing = {
-            let name = read.table.clone();
-            move |e: Error| e.context(format_args!("read table `{}`", name.escape_debug()))
+        self.read_here(read, move |found| {
+            answer(reply, found.map(|found| (Vec::new(), Parts::from(found.to_bytes()))));
+        });
+    }
+
+    /// Reads, where the log is kept: of the keys from the first on as many as there is room for.
+    fn read_here(
+        &self,
+        read: msg::Read,
+        done: impl FnOnce(Result<Vec<Option<msg::Record>>>) + Send + 'static,
+    ) {
+        let name = read.table.clone();
+        let done = move |found: Result<Vec<Option<msg::Record>>>| {
+            let doing = format_args!("read table `{}`", name.escape_debug());
+            done(found.map(bounded).map_err(|e| e.context(doing)));
         };
         let asked = check_keys(&read.keys).and_then(|()| self.table(&read.table));
         let (_, tablets) = match asked {
             Ok(asked) => asked,
-            Err(e) => return answer(reply, Err(doing(e))),
-        };
-        let done = move |found: Result<Vec<Option<msg::Record>>>| {
-            let found = found.map(|found| (Vec::new(), Parts::from(bounded(found).to_bytes())));
-            answer(reply, found.map_err(doing));
+            Err(e) => return done(Err(e)),
         };
         let of = |key: &[u8]| &tablets[usize::from(tablet_of(key, tablets.len() as u16))];
         let level = match read.level {
@@ -466,14 +504,23 @@ impl TableFace {
 
     fn serve_scan(self: Arc<Self>, request: Request<'_>) {
         let Some((scan, reply)) = request.decode::<msg::Scan>("scan a table") else { return };
+        self.scan_here(scan, move |page| {
+            answer(reply, page.map(|page| (Vec::new(), Parts::from(scan::encode(&page)))));
+        });
+    }
+
+    /// Scans, where the log is kept.
+    fn scan_here(
+        self: &Arc<Self>,
+        scan: msg::Scan,
+        done: impl FnOnce(Result<scan::Page>) + Send + 'static,
+    ) {
         let face = self.clone();
         self.node.workers.run(move || {
-            let found =
-                face.table(&scan.table).and_then(|(_, tablets)| scan::scan(&tablets, &scan));
-            let doing =
-                |e: Error| e.context(format_args!("scan table `{}`", scan.table.escape_debug()));
-            let found = found.map(|body| (Vec::new(), Parts::from(body)));
-            answer(reply, found.map_err(doing));
+            let page = face.table(&scan.table);
+            let page = page.and_then(|(_, tablets)| scan::scan(&tablets, &scan));
+            let doing = format_args!("scan table `{}`", scan.table.escape_debug());
+            done(page.map_err(|e| e.context(doing)));
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::tablet::Tablet;
 use crate::tablets::OpenTablet;
-use holdfast_base::codec::{Encode, put_bytes};
+use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_env::trial::Knob;
 use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX, Found, KEY_BYTES_MAX, SCAN_ROWS_MAX};
@@ -70,8 +70,33 @@ fn behind(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
+/// Records, and where to go on, if there may be more.
+pub type Page = (Vec<Found>, Option<Vec<u8>>);
+
 /// The body that answers a scan.
-pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Vec<u8>> {
+pub fn encode((found, next): &Page) -> Vec<u8> {
+    let mut body = found.to_bytes();
+    next.is_some().encode(&mut body);
+    if let Some(next) = next {
+        put_bytes(&mut body, next);
+    }
+    body
+}
+
+/// The inverse.
+pub fn decode(body: &[u8]) -> Result<Page> {
+    let mut reader = Reader::new(body);
+    let found = Vec::decode(&mut reader)?;
+    let next = match bool::decode(&mut reader)? {
+        true => Some(reader.bytes()?.to_vec()),
+        false => None,
+    };
+    reader.finish()?;
+    Ok((found, next))
+}
+
+/// What a scan finds.
+pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Page> {
     let longest = scan.until.as_ref().map_or(0, Vec::len).max(scan.from.len());
     if longest > KEY_BYTES_MAX + 1 {
         return Err(Error::invalid(format!(
@@ -105,15 +130,10 @@ pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Vec<u8>> {
         }
         all.extend(next.ready.pop_front());
     }
-    let mut body = all.to_bytes();
     let next = all.last().filter(|_| is_more).map(|last| match scan.backwards {
         // As the end of what is to come.
         true => last.key.clone(),
         false => behind(&last.key),
     });
-    next.is_some().encode(&mut body);
-    if let Some(next) = &next {
-        put_bytes(&mut body, next);
-    }
-    Ok(body)
+    Ok((all, next))
 }

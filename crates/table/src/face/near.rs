@@ -1,0 +1,66 @@
+//! The same operations for another face of this process, which asks in front of whichever node: here, or at
+//! the node that keeps the log.
+
+use super::{HOST_MS, TableFace, scan};
+use holdfast_base::Result;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_env::net::PeerReply;
+use holdfast_wire as wire;
+use holdfast_wire::table as msg;
+use std::sync::Arc;
+
+pub use super::scan::Page;
+
+/// Called once, on any thread.
+pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
+
+impl TableFace {
+    /// Makes a table; one that was made with the same words is there.
+    pub fn ask_make(self: &Arc<Self>, make: msg::Make, done: Done<msg::TableInfo>) {
+        if self.node.answers_for_log() {
+            return self.make_here(make, done);
+        }
+        let request = (wire::OP_TABLE_MAKE, make.to_bytes(), Vec::new());
+        self.ask_host(request, HOST_MS, move |told| {
+            done(told.and_then(|PeerReply { meta, .. }| Ok(msg::TableInfo::from_bytes(&meta)?)));
+        });
+    }
+
+    /// Writes, each row by itself: see [`msg::Write`].
+    pub fn ask_write(
+        self: &Arc<Self>,
+        write: msg::Write,
+        rows: Vec<msg::Row>,
+        done: Done<Vec<msg::Written>>,
+    ) {
+        if self.node.answers_for_log() {
+            return self.write_here(&write, rows, done);
+        }
+        let request = (wire::OP_TABLE_WRITE, write.to_bytes(), rows.to_bytes());
+        self.ask_host(request, HOST_MS, move |told| {
+            done(told.and_then(|PeerReply { body, .. }| Ok(Vec::from_bytes(&body)?)));
+        });
+    }
+
+    /// Reads, of the keys from the first on as many as there is room for.
+    pub fn ask_read(self: &Arc<Self>, read: msg::Read, done: Done<Vec<Option<msg::Record>>>) {
+        if self.node.answers_for_log() {
+            return self.read_here(read, done);
+        }
+        let request = (wire::OP_TABLE_READ, read.to_bytes(), Vec::new());
+        self.ask_host(request, HOST_MS, move |told| {
+            done(told.and_then(|PeerReply { body, .. }| Ok(Vec::from_bytes(&body)?)));
+        });
+    }
+
+    /// A page of a scan.
+    pub fn ask_scan(self: &Arc<Self>, scan: msg::Scan, done: Done<Page>) {
+        if self.node.answers_for_log() {
+            return self.scan_here(scan, done);
+        }
+        let request = (wire::OP_TABLE_SCAN, scan.to_bytes(), Vec::new());
+        self.ask_host(request, HOST_MS, move |told| {
+            done(told.and_then(|PeerReply { body, .. }| scan::decode(&body)));
+        });
+    }
+}
