@@ -12,7 +12,7 @@ use crate::request::Request;
 use crate::rows::{Expect, Rows, Written};
 use crate::table::Table;
 use crate::value::{Item, item_bytes};
-use holdfast_env::{Clock, Rng};
+use holdfast_env::{Clock, Rng, planted};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 
@@ -118,7 +118,11 @@ impl Api {
     ) -> Result<T> {
         for _ in 0..ATTEMPTS_MAX {
             let found = self.rows.read(table, key, true).await?;
-            let expect = found.as_ref().map_or(Expect::Absent, |row| Expect::Version(row.version));
+            let expect = match &found {
+                _ if planted!("dynamo.version-not-expected") => Expect::Any,
+                Some(row) => Expect::Version(row.version),
+                None => Expect::Absent,
+            };
             let old = found.map(|found| form::from_bytes(&found.bytes)).transpose()?;
             let (new, answer) = decide(old.as_ref())?;
             if old.is_none() && new.is_none() {

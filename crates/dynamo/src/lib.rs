@@ -1,6 +1,6 @@
 //! DynamoDB's JSON API over any store of versioned rows ([`rows::Rows`]): values and numbers, their
-//! JSON and their bytes, expressions, operations. Never keeps state of its own, and knows no tablet
-//! or node.
+//! JSON and their bytes, expressions, operations, and the port. Never keeps state of its own, and
+//! knows no tablet or node.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -14,5 +14,7 @@ pub mod key;
 pub mod range;
 mod request;
 pub mod rows;
+pub mod server;
 pub mod table;
+pub mod users;
 pub mod value;

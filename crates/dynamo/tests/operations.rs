@@ -1,5 +1,6 @@
 //! Operations over a store in memory: what they answer, what they refuse, what they leave.
 
+#[path = "support/memory.rs"]
 mod support;
 
 use holdfast_dynamo::api::Api;
