@@ -74,7 +74,7 @@ events! {
         "A request of the native protocol was answered with `Bug`: Holdfast broke a promise to itself.",
         "Report it, with its number.";
     RequestFailed = "request.failed", WARN,
-        "S3 answered a request with 500: bytes that it needs are damaged, or Holdfast broke a promise to itself.",
+        "S3 or DynamoDB's API answered a request with 500: bytes that it needs are damaged, or Holdfast broke a promise to itself.",
         "Ask `holdfast doctor`, which names what is damaged; if nothing is, report it, with the request's number.";
     LogClientReplaced = "log.client-replaced", WARN,
         "Appends to the log's brokers failed, and the client library that sends them was replaced. What was under way was answered as unknown, and is asked again by whoever asked.",

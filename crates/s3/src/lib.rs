@@ -35,6 +35,7 @@ mod policy;
 mod server;
 mod service;
 mod settings;
+pub mod signature;
 mod tab;
 mod tags;
 mod trail;

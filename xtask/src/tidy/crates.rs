@@ -34,6 +34,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["holdfast-shuffle"],
     &["holdfast-python"],
     &["holdfast-s3"],
+    &["holdfast-dynamo"],
     &["holdfast-command"],
     &["holdfast-bench"],
     &["holdfast"],

@@ -1,10 +1,9 @@
 //! Signature Version 4. Pure: the time is handed in.
 
 use super::Request;
-use crate::hash::hex;
 use crate::listing::percent_encode;
+use crate::signature::{ALGORITHM, Scope, signature};
 use holdfast_base::text::utc;
-use s3s::crypto::{Checksum as _, Sha256};
 
 /// A key pair and a region.
 #[derive(Clone, Debug)]
@@ -26,25 +25,6 @@ pub struct Signed {
 }
 
 const UNRESERVED: &[u8] = b"-_.~";
-
-fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut hash = [0; 32];
-    hash.copy_from_slice(Sha256::checksum(bytes).as_ref());
-    hash
-}
-
-/// RFC 2104 over SHA-256.
-fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
-    const BLOCK: usize = 64;
-    let mut block = [0u8; BLOCK];
-    match key.len() <= BLOCK {
-        true => block[..key.len()].copy_from_slice(key),
-        false => block[..32].copy_from_slice(&sha256(key)),
-    }
-    let inner: Vec<u8> = block.iter().map(|b| b ^ 0x36).chain(text.iter().copied()).collect();
-    let outer: Vec<u8> = block.iter().map(|b| b ^ 0x5c).chain(sha256(&inner)).collect();
-    sha256(&outer)
-}
 
 /// `20261121T080000Z`, from milliseconds since 1970.
 fn amz_date(unix_ms: u64) -> String {
@@ -84,17 +64,10 @@ impl Signer {
         let lines: String = headers.iter().map(|(n, v)| format!("{n}:{}\n", v.trim())).collect();
         let canonical =
             format!("{}\n{path}\n{query}\n{lines}\n{names}\n{payload_hash}", request.method);
-        let day = &date[..8];
-        let scope = format!("{day}/{}/s3/aws4_request", self.region);
-        let to_sign =
-            format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&sha256(canonical.as_bytes())));
-        let mut key = hmac(format!("AWS4{}", self.secret_key).as_bytes(), day.as_bytes());
-        for part in [self.region.as_str(), "s3", "aws4_request"] {
-            key = hmac(&key, part.as_bytes());
-        }
-        let signature = hex(&hmac(&key, to_sign.as_bytes()));
+        let scope = Scope { day: &date[..8], region: &self.region, service: "s3" };
+        let signature = signature(&self.secret_key, &date, &scope, &canonical);
         let authorization = format!(
-            "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
+            "{ALGORITHM} Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
             self.access_key
         );
         headers.push(("authorization".into(), authorization));

@@ -1,0 +1,20 @@
+//! DynamoDB's JSON API over any store of versioned rows ([`rows::Rows`]): values and numbers, their
+//! JSON and their bytes, expressions, operations, and the port. Never keeps state of its own, and
+//! knows no tablet or node.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod api;
+pub mod decimal;
+pub mod expression;
+pub mod fault;
+pub mod form;
+pub mod json;
+pub mod key;
+pub mod range;
+mod request;
+pub mod rows;
+pub mod server;
+pub mod table;
+pub mod users;
+pub mod value;
