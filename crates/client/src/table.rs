@@ -11,7 +11,7 @@ use holdfast_wire::table::{self as msg, Expect, Found, Level, Record, Row, Table
 /// One write, before it has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableWrite {
-    /// The record's, of 1 to 4096 bytes.
+    /// The record's, of 1 to 6144 bytes.
     pub key: Vec<u8>,
     /// Nothing deletes the record.
     pub value: Option<Vec<u8>>,

@@ -16,5 +16,6 @@ mod request;
 pub mod rows;
 pub mod server;
 pub mod table;
+pub mod tables;
 pub mod users;
 pub mod value;

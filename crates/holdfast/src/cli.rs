@@ -227,6 +227,9 @@ pub struct Up {
     /// Port for Scribe's clients on this machine [default: the settings' `scribe_port`, off]
     #[arg(long, value_name = "PORT")]
     pub scribe_port: Option<u16>,
+    /// Port for clients of DynamoDB's API [default: the settings' `dynamodb_port`, off]
+    #[arg(long, value_name = "PORT")]
+    pub dynamodb_port: Option<u16>,
 }
 
 /// `holdfast dev`: its flags start a cluster, its subcommands speak to one.

@@ -109,6 +109,8 @@ config! {
     cache_memory: String = r#""64M""#;
     /// Keys and values that all tables may have together: they are in memory.
     tables_memory: String = r#""1G""#;
+    /// Port of DynamoDB's API, with the users of S3, whose port must be on; 0 switches it off.
+    dynamodb_port: u16 = "0";
     /// Port of Scribe's protocol on 127.0.0.1, whose messages go to topics at once; 0 switches it off.
     /// Other machines send by `holdfast scribe agent`.
     scribe_port: u16 = "0";
@@ -317,6 +319,12 @@ impl Config {
         }
         if let Err(why) = self.s3_class.parse::<StorageClass>() {
             return Err(Error::invalid(format!("`s3_class = \"{}\"`: {why}", self.s3_class)));
+        }
+        if self.dynamodb_port != 0 && self.s3_port == 0 {
+            return Err(Error::invalid(format!(
+                "`dynamodb_port = {}`: its users are those of S3, which is off: set `s3_port`, too",
+                self.dynamodb_port
+            )));
         }
         if !(MIB..=CHUNK_BYTES).contains(&self.chunk_bytes()) {
             return Err(Error::invalid(format!("`chunk = \"{}\"`: use 1M to 64M", self.chunk)));

@@ -12,6 +12,7 @@ mod credentials;
 mod demo;
 mod dev;
 mod doctor;
+mod dynamo;
 mod fs;
 mod http;
 mod import;

@@ -188,6 +188,8 @@ pub struct Places {
     pub http: usize,
     /// Of Scribe's port.
     pub scribe: usize,
+    /// Of DynamoDB's.
+    pub dynamodb: usize,
 }
 
 impl Places {
@@ -204,11 +206,12 @@ impl Places {
             cache,
             http::CONNECTIONS_MAX,
             holdfast_scribe::door::CONNECTIONS_MAX,
+            holdfast_s3::CONNECTIONS_MAX,
         ];
         let shares = local::share_descriptors(limit, &wanted);
-        let [native, s3, cache, http, scribe] = shares[..] else {
+        let [native, s3, cache, http, scribe, dynamodb] = shares[..] else {
             return Err(Error::bug("share descriptors: there are not as many shares as ports"));
         };
-        Ok(Places { native, s3, cache, http, scribe })
+        Ok(Places { native, s3, cache, http, scribe, dynamodb })
     }
 }

@@ -1,6 +1,7 @@
-//! S3 as part of a node: opens the blob face, serves the port, and keeps house. Decides nothing
+//! S3 as part of a node: opens the blob face, serves the port and the other one of its users, and keeps house. Decides nothing
 //! about data. The commands that ask things of it are in `blob.rs`.
 
+use crate::dynamo::Dynamo;
 use crate::roles::{Announcement, Context, Metrics, Role, Rounds};
 use holdfast_base::{Error, Result};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions, Housekeeping, Prober};
@@ -26,6 +27,8 @@ struct S3Role {
     /// The credentials' file.
     file: PathBuf,
     keeper: Rounds,
+    /// The users' other port.
+    dynamo: Option<Dynamo>,
     /// Where other machines ask, if there are certificates.
     https: Option<String>,
 }
@@ -70,8 +73,9 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let entrance = Entrance { certificates, domain, audit };
     let server = Server::start(address, blobs.clone(), limits, entrance).map_err(doing)?;
     let keeper = keep_house(context, &blobs)?;
+    let dynamo = Dynamo::start(context, &blobs)?;
     let file = data.join(holdfast_s3::CREDENTIALS_FILE);
-    Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper, https })))
+    Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper, dynamo, https })))
 }
 
 /// How this machine's own commands reach the port. Over loopback they need no encryption; through
@@ -112,10 +116,17 @@ impl Role for S3Role {
         said.others.push(format!("aws --endpoint-url {endpoint} s3 mb s3://photos"));
         said.others
             .push(format!("aws --endpoint-url {endpoint} s3 cp README.md s3://photos/readme"));
+        if let Some(dynamo) = &self.dynamo {
+            dynamo.announce(said);
+        }
     }
 
     fn health(&self) -> Option<Watch> {
-        Some(self.keeper.watch())
+        let dynamo = self.dynamo.as_ref().map(Dynamo::watch);
+        let keeper = self.keeper.watch();
+        Some(Box::new(move || {
+            keeper().into_iter().chain(dynamo.iter().flat_map(|w| w())).collect()
+        }))
     }
 
     fn metrics(&self) -> Option<Metrics> {
@@ -126,6 +137,9 @@ impl Role for S3Role {
     /// Housekeeping ends first, then the port, and then the view, which writes its index out.
     fn end(self: Box<Self>) -> Result<()> {
         self.keeper.end();
+        if let Some(dynamo) = self.dynamo {
+            dynamo.end();
+        }
         drop(self.server);
         self.blobs.end()
     }

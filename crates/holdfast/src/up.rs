@@ -203,6 +203,7 @@ fn settings(up: &Up, join: Option<&str>, log: Option<&str>) -> Result<Config> {
     }
     config.spin |= up.spin;
     config.scribe_port = up.scribe_port.unwrap_or(config.scribe_port);
+    config.dynamodb_port = up.dynamodb_port.unwrap_or(config.dynamodb_port);
     if let Some(join) = join {
         config.join = join.to_owned();
     }

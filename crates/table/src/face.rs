@@ -27,6 +27,8 @@ mod gather;
 mod near;
 mod scan;
 
+pub use near::{Done, Page};
+
 use form::{bounded, check_keys, check_level, check_rows, found, written};
 use gather::Gather;
 

@@ -5,7 +5,7 @@ use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::{codec_enum, codec_struct};
 
 /// Longest key of a record.
-pub const KEY_BYTES_MAX: usize = 4096;
+pub const KEY_BYTES_MAX: usize = 6144;
 /// Longest value of a record.
 pub const VALUE_BYTES_MAX: usize = 512 << 10;
 /// Writes of one request: as many as a tablet remembers the results of, of one session.

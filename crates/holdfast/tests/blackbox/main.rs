@@ -21,6 +21,7 @@ mod cluster_lost;
 mod cluster_tls;
 mod common;
 mod deploy;
+mod dynamodb;
 mod ends;
 mod full_disk;
 mod guard;

@@ -57,7 +57,7 @@ fn records_are_written_read_and_scanned_by_command() {
     fs::write(large, bytes(1, (512 << 10) + 1)).unwrap();
     t(&["put", "users", "large", "--file", large]).refused(&["524289 bytes", "524288"]);
     t(&["put", "users", "", "x"]).refused(&["key is empty"]);
-    t(&["put", "users", &"k".repeat(4097), "x"]).refused(&["4097 bytes"]);
+    t(&["put", "users", &"k".repeat(6145), "x"]).refused(&["6145 bytes"]);
     t(&["get", "nobodys", "x"]).refused(&["nobodys", "table create"]);
     t(&["create", "../x"]).refused(&["../x"]);
     t(&["create", "many", "--tablets", "65"]).refused(&["65 tablets", "1 to 64"]);

@@ -1,0 +1,218 @@
+//! The node's tables as a store, beside one in memory that is plainly right: tables made, changed, deleted
+//! and made anew, rows of few keys, and sweeps at any time. Whatever anybody is told is the same.
+
+#[path = "support/memory.rs"]
+mod memory;
+
+use holdfast_base::random::Random;
+use holdfast_dynamo::rows::{Expect, Rows, Span, Versioned, Written};
+use holdfast_dynamo::tables::{TABLE, Tables};
+use holdfast_env::net::NoPeers;
+use holdfast_env::{RealClock, RealDisk, RealEngine, RealRng, SeededRng, runtime};
+use holdfast_node::{Machine, Node, NodeConfig};
+use holdfast_table::face::TableFace;
+use holdfast_wire::table::Scan;
+use memory::Memory;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const NAMES: [&str; 3] = ["a", "ab", "b"];
+
+/// A node with tables, below a directory that goes with it.
+struct World {
+    directory: PathBuf,
+    face: Arc<TableFace>,
+}
+
+impl World {
+    #[expect(clippy::disallowed_methods, reason = "the directory is the test's own")]
+    fn new() -> World {
+        let name = format!(
+            "holdfast-dynamo-{}-{:x}",
+            std::process::id(),
+            holdfast_env::Rng::next_u64(&RealRng)
+        );
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let machine = Machine {
+            disk: Arc::new(RealDisk),
+            engine: Arc::new(RealEngine),
+            clock: Arc::new(RealClock::new()),
+            rng: Arc::new(RealRng),
+            peers: Arc::new(NoPeers),
+            meter: Arc::default(),
+        };
+        let config = NodeConfig { worker_threads: 2, ..NodeConfig::new(&directory) };
+        let node = Node::open(machine, &config, None).unwrap();
+        World { directory, face: TableFace::new(node, 1 << 30) }
+    }
+}
+
+impl Drop for World {
+    #[expect(clippy::disallowed_methods, reason = "the directory is the test's own")]
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The same question to both.
+struct Both {
+    own: Arc<Tables>,
+    plain: Memory,
+}
+
+/// Versions are each store's own.
+fn bytes(found: Option<&Versioned>) -> Option<Vec<u8>> {
+    found.map(|found| found.bytes.clone())
+}
+
+impl Both {
+    async fn read(&self, table: &str, key: &[u8], consistent: bool) -> Option<(Expect, Expect)> {
+        let own = self.own.read(table, key, consistent).await;
+        let plain = self.plain.read(table, key, consistent).await;
+        match (&own, &plain) {
+            (Ok(own), Ok(plain)) => {
+                assert_eq!(bytes(own.as_ref()), bytes(plain.as_ref()), "{table} {key:?}");
+                let expect = |found: &Option<Versioned>| {
+                    found.as_ref().map_or(Expect::Absent, |found| Expect::Version(found.version))
+                };
+                Some((expect(own), expect(plain)))
+            }
+            (Err(own), Err(plain)) => {
+                assert_eq!(own.kind, plain.kind);
+                None
+            }
+            _ => panic!("{own:?}, {plain:?}"),
+        }
+    }
+
+    async fn write(
+        &self,
+        table: &str,
+        key: &[u8],
+        bytes: Option<Vec<u8>>,
+        expect: (Expect, Expect),
+    ) {
+        let own = self.own.write(table, key, bytes.clone(), expect.0).await;
+        let plain = self.plain.write(table, key, bytes, expect.1).await;
+        match (&own, &plain) {
+            (Ok(own), Ok(plain)) => assert_eq!(own, plain, "{table} {key:?} {expect:?}"),
+            (Err(own), Err(plain)) => assert_eq!(own.kind, plain.kind),
+            _ => panic!("{own:?}, {plain:?}"),
+        }
+    }
+
+    async fn all(&self, table: &str, span: &Span) {
+        let (mut own, mut plain) = (Vec::new(), Vec::new());
+        for (rows, found) in [(&*self.own as &dyn Rows, &mut own), (&self.plain, &mut plain)] {
+            let mut span = span.clone();
+            loop {
+                let Ok(page) = rows.scan(table, &span, true).await else { return };
+                assert!(page.len() <= span.rows_max);
+                let Some((last, _)) = page.last() else { break };
+                match span.backwards {
+                    true => span.to = Some(last.clone()),
+                    false => span.from = [&last[..], &[0]].concat(),
+                }
+                found.extend(page);
+            }
+        }
+        assert_eq!(own, plain, "{table} {span:?}");
+    }
+
+    async fn tables(&self, limit: usize) {
+        for after in ["", "a", "ab", "c"] {
+            let own = self.own.table_names(after, limit).await.unwrap();
+            assert_eq!(own, self.plain.table_names(after, limit).await.unwrap());
+        }
+        for name in NAMES {
+            let own = self.own.table(name).await.unwrap();
+            let plain = self.plain.table(name).await.unwrap();
+            assert_eq!(bytes(own.as_ref()), bytes(plain.as_ref()), "{name}");
+        }
+    }
+
+    async fn set_table(&self, name: &str, description: Option<Vec<u8>>, is_stale: bool) {
+        let (own, plain) =
+            (self.own.table(name).await.unwrap(), self.plain.table(name).await.unwrap());
+        let expect = |found: Option<Versioned>| match found {
+            Some(found) => Expect::Version(found.version + u64::from(is_stale)),
+            None if is_stale => Expect::Version(1),
+            None => Expect::Absent,
+        };
+        let own = self.own.set_table(name, description.clone(), expect(own)).await.unwrap();
+        let plain = self.plain.set_table(name, description, expect(plain)).await.unwrap();
+        assert_eq!(own, plain, "{name}");
+        assert_eq!(own == Written::Mismatch, is_stale);
+    }
+}
+
+async fn steps(both: &Both, random: &mut Random) {
+    let key = |random: &mut Random| vec![random.below(4) as u8 * 85; random.below(3) as usize];
+    for step in 0..600u64 {
+        let name = NAMES[random.below(3) as usize];
+        match random.below(20) {
+            0 => {
+                both.set_table(name, Some(step.to_le_bytes().to_vec()), random.below(4) == 0).await
+            }
+            1 => both.set_table(name, None, random.below(4) == 0).await,
+            2 => both.own.sweep().await.unwrap(),
+            3 => both.tables(1 + random.below(4) as usize).await,
+            4..=6 => {
+                let span = Span {
+                    from: key(random),
+                    to: (random.below(2) == 0).then(|| key(random)),
+                    backwards: random.below(2) == 0,
+                    rows_max: 1 + random.below(3) as usize,
+                    bytes_max: 1 + random.below(20) as usize,
+                };
+                both.all(name, &span).await;
+            }
+            seven @ 7.. => {
+                let (key, consistent) = (key(random), seven % 2 == 0);
+                // As every operation does.
+                let _ = both.own.table(name).await.unwrap();
+                let Some(expect) = both.read(name, &key, consistent).await else { continue };
+                let expect = match random.below(4) {
+                    0 => (Expect::Any, Expect::Any),
+                    1 => (Expect::Absent, Expect::Absent),
+                    _ => expect,
+                };
+                let value = (random.below(3) > 0).then(|| step.to_le_bytes().to_vec());
+                both.write(name, &key, value, expect).await;
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_asked_a_nodes_tables_answer_as_plain_ones() {
+    for seed in 1..=3 {
+        let world = World::new();
+        let own = Tables::new(world.face.clone(), Arc::new(SeededRng::new(seed)));
+        let both = Both { own, plain: Memory::default() };
+        runtime::block_on(async {
+            steps(&both, &mut Random::new(seed)).await;
+            for name in NAMES {
+                let live = both.own.table(name).await.unwrap().is_some();
+                if live {
+                    both.set_table(name, None, false).await;
+                }
+            }
+            // What is gone goes in a few sweeps, names' rows with it.
+            for _ in 0..4 {
+                both.own.sweep().await.unwrap();
+            }
+            let scan = Scan {
+                table: TABLE.into(),
+                from: Vec::new(),
+                until: None,
+                backwards: false,
+                rows_max: 10,
+            };
+            let left = runtime::answer(|done| world.face.ask_scan(scan, done)).await.unwrap();
+            assert_eq!(left.unwrap().0, []);
+        })
+        .unwrap();
+    }
+}
