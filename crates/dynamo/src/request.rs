@@ -32,6 +32,14 @@ const REFUSED: &[(&str, &str)] = &[
     ("ReplicaUpdates", "there are no replicas by this way"),
 ];
 
+const EXPRESSIONS: [&str; 5] = [
+    "ConditionExpression",
+    "UpdateExpression",
+    "KeyConditionExpression",
+    "FilterExpression",
+    "ProjectionExpression",
+];
+
 impl<'a> Request<'a> {
     /// Of a body that is a structure; what is not there yet is refused by its name.
     pub fn new(body: &'a Map<String, Json>) -> Result<Request<'a>> {
@@ -41,7 +49,18 @@ impl<'a> Request<'a> {
                 "The parameter '{name}' is not supported: {instead}"
             )));
         }
-        Ok(Request { body, told: Vec::new() })
+        let request = Request { body, told: Vec::new() };
+        // Shapes are told before values, of whatever parameter.
+        for expression in EXPRESSIONS {
+            request.text(expression)?;
+        }
+        if let Some(names) = request.get("ExpressionAttributeNames") {
+            json::to_map(names, "java.lang.String")?.values().try_for_each(|of| match of {
+                Json::Null => Ok(()),
+                of => json::to_text(of).map(drop),
+            })?;
+        }
+        Ok(request)
     }
 
     /// A parameter that is there.

@@ -337,6 +337,42 @@ impl Requests {
         (operation, json!({"RequestItems": tables}))
     }
 
+    /// What makes a table, perhaps.
+    fn table(&mut self) -> Json {
+        let mut names =
+            ["p", "s", "p", "t"].into_iter().take(1 + self.below(4)).collect::<Vec<_>>();
+        names.dedup();
+        let mut part = |name: &str, kinds: &[&str]| -> Vec<Json> {
+            let count = names.len().min(1 + self.below(3));
+            let one = |at: usize| (names[at], kinds[at.min(kinds.len() - 1)]);
+            (0..count)
+                .map(|at| {
+                    let (attribute, usual) = one(at);
+                    let kind = if self.one_in(8) { self.of(kinds) } else { usual };
+                    json!({"AttributeName": attribute, name: kind})
+                })
+                .collect()
+        };
+        let definitions = part("AttributeType", &["S", "N", "B", "X"]);
+        let schema = part("KeyType", &["HASH", "RANGE", "HASH"]);
+        let mut body = json!({
+            "TableName": self.of(&["four", "five", "one", "x", "wr/ong"]),
+            "AttributeDefinitions": definitions, "KeySchema": schema
+        });
+        match self.below(4) {
+            0 => body["BillingMode"] = json!("PAY_PER_REQUEST"),
+            1 => {}
+            _ => {
+                let units = |number: usize| json!(number);
+                body["ProvisionedThroughput"] = json!({
+                    "ReadCapacityUnits": units(self.below(3)),
+                    "WriteCapacityUnits": units(1 + self.below(2))
+                });
+            }
+        }
+        body
+    }
+
     /// A request that makes sense.
     pub fn right(&mut self) -> (&'static str, Json) {
         let table = TABLES[self.below(3)];
@@ -381,6 +417,7 @@ impl Requests {
                 ("Scan", body)
             }
             18 => self.batch(),
+            _ if self.one_in(2) => ("CreateTable", self.table()),
             _ => ("DescribeTable", json!({"TableName": self.of(&["one", "two", "none"])})),
         }
     }
