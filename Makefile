@@ -1,13 +1,14 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20
 ORDERS ?= 10000
 HISTORIES ?= 2000
+REQUESTS ?= 20000
 SEED ?= 1
 
 help: ## list what can be done
@@ -121,6 +122,10 @@ tables: ## run histories of tables over regions under faults (HISTORIES=N SEED=F
 	@echo "== tables: $(HISTORIES) histories from seed $(SEED)"
 	@HOLDFAST_TABLE_HISTORIES=$(HISTORIES) HOLDFAST_TABLE_SEED=$(SEED) cargo test --quiet --package holdfast-table \
 		--test histories
+
+dynamo: ## hold DynamoDB's API against moto and dynalite, which it installs (REQUESTS=N SEED=S)
+	@echo "== dynamo: $(REQUESTS) requests from seed $(SEED), sent to three servers"
+	@HOLDFAST_DYNAMO_REQUESTS=$(REQUESTS) HOLDFAST_SEED=$(SEED) .ci/dynamo
 
 interleaved: ## run a store's and a log's threads in many orders of their steps (ORDERS=N SEED=S)
 	@echo "== interleaved: $(ORDERS) orders of a store's and a log's threads from seed $(SEED)"

@@ -1,6 +1,6 @@
-//! DynamoDB's JSON API over any store of versioned rows ([`rows::Rows`]): values and numbers, their
-//! JSON and their bytes, expressions, operations, and the port. Never keeps state of its own, and
-//! knows no tablet or node.
+//! DynamoDB's JSON API over a store of versioned rows ([`rows::Rows`]): values and numbers, their
+//! JSON and their bytes, expressions, operations, and the port; and a node's tables as that store
+//! ([`tables`]). Keeps no state of its own.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

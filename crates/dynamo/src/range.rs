@@ -65,7 +65,7 @@ impl Keys {
             Condition::Compare(Comparison::NotEqual, ..) => operator("<>"),
             Condition::Compare(comparison, one, other) => match (one, other) {
                 (Operand::Value(value), path) => {
-                    let turned = Wanted::Compare(comparison.turned(), value.clone());
+                    let turned = Wanted::Compare(comparison.turned(), Value::clone(value));
                     self.put(path, turned)
                 }
                 (path, value) => {
@@ -216,7 +216,7 @@ fn check_first(operand: &Operand, name: &str) -> Result<()> {
 
 fn value_of(path: &Operand, value: &Operand) -> Result<Value> {
     match (path, value) {
-        (_, Operand::Value(value)) => Ok(value.clone()),
+        (_, Operand::Value(value)) => Ok(Value::clone(value)),
         (_, Operand::Size(_)) | (Operand::Size(_), _) => Err(nested()),
         _ => Err(wrong(
             "Invalid condition in KeyConditionExpression: Multiple attribute names used in one \

@@ -32,6 +32,14 @@ const REFUSED: &[(&str, &str)] = &[
     ("ReplicaUpdates", "there are no replicas by this way"),
 ];
 
+const EXPRESSIONS: [&str; 5] = [
+    "ConditionExpression",
+    "UpdateExpression",
+    "KeyConditionExpression",
+    "FilterExpression",
+    "ProjectionExpression",
+];
+
 impl<'a> Request<'a> {
     /// Of a body that is a structure; what is not there yet is refused by its name.
     pub fn new(body: &'a Map<String, Json>) -> Result<Request<'a>> {
@@ -41,7 +49,18 @@ impl<'a> Request<'a> {
                 "The parameter '{name}' is not supported: {instead}"
             )));
         }
-        Ok(Request { body, told: Vec::new() })
+        let request = Request { body, told: Vec::new() };
+        // Shapes are told before values, of whatever parameter.
+        for expression in EXPRESSIONS {
+            request.text(expression)?;
+        }
+        if let Some(names) = request.get("ExpressionAttributeNames") {
+            json::to_map(names, "java.lang.String")?.values().try_for_each(|of| match of {
+                Json::Null => Ok(()),
+                of => json::to_text(of).map(drop),
+            })?;
+        }
+        Ok(request)
     }
 
     /// A parameter that is there.
@@ -89,10 +108,10 @@ impl<'a> Request<'a> {
         Ok(Some(number))
     }
 
-    /// One of some words; the first of them where none is there.
+    /// One of some words; the first of them where none is there. An empty one is only that.
     pub fn word(&mut self, name: &str, words: &[&'static str]) -> Result<&'static str> {
         let Some(text) = self.text(name)? else { return Ok(words[0]) };
-        let found = words.iter().find(|word| **word == text);
+        let found = words.iter().find(|word| **word == text && !text.is_empty());
         if found.is_none() {
             let must = format!("Member must satisfy enum value set: [{}]", words.join(", "));
             self.tell(Some(text), name, &must);
@@ -148,8 +167,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The names and values of the expressions that are parameters of these names. The last of them,
-    /// a projection, takes no values.
+    /// The names and values of the expressions that are parameters of these names; a projection
+    /// takes no values.
     pub fn placeholders(&self, expressions: &[&str]) -> Result<Placeholders> {
         let given = |name: &&&str| self.get(name).is_some();
         let names = match self.get("ExpressionAttributeNames") {
@@ -162,7 +181,9 @@ impl<'a> Request<'a> {
             }
             None => None,
         };
-        let values = self.get("ExpressionAttributeValues");
+        // Where a projection is all there is, values are no parameter.
+        let takes_values = expressions.iter().any(|name| *name != "ProjectionExpression");
+        let values = self.get("ExpressionAttributeValues").filter(|_| takes_values);
         let shapes = values.map(json::to_item).transpose()?;
         if names.is_some() && !expressions.iter().any(|name| given(&name)) {
             return Err(Fault::validation(
@@ -171,7 +192,7 @@ impl<'a> Request<'a> {
         }
         let takers: Vec<&str> =
             expressions.iter().copied().filter(|name| *name != "ProjectionExpression").collect();
-        if shapes.is_some() && !takers.is_empty() && !takers.iter().any(|name| given(&name)) {
+        if shapes.is_some() && !takers.iter().any(|name| given(&name)) {
             return Err(Fault::validation(format!(
                 "ExpressionAttributeValues can only be specified when using expressions: {} {} \
                  null",

@@ -160,13 +160,12 @@ impl Door {
         }
     }
 
-    /// What is looked at in which order is DynamoDB's: the body's syntax, the operation's name, who
-    /// asks, what is asked.
+    /// What is looked at in which order is this: the target's form, who asks, the
+    /// body's syntax, whether they may, what is asked.
     async fn carry_out(&self, headers: &HeaderMap, body: &[u8]) -> Result<Json> {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let target = text(HeaderName::from_static("x-amz-target")).unwrap_or_default();
         let operation = target.strip_prefix(TARGET).and_then(|rest| rest.strip_prefix('.'));
-        let parsed = serde_json::from_slice(body);
         let Some(operation) = operation else {
             return Err(Fault::new(
                 Type::UnknownOperation,
@@ -174,8 +173,9 @@ impl Door {
             ));
         };
         let key = check(headers, body, &*self.keys, self.clock.unix_ms())?;
-        // What is not known by anybody is told nothing of its body.
-        let parsed: Json = parsed.map_err(|_| Fault::shape("The body is not JSON"))?;
+        // Nobody's body is not looked at.
+        let parsed: Json =
+            serde_json::from_slice(body).map_err(|_| Fault::shape("The body is not JSON"))?;
         let may = if only_reads(operation) { key.reads } else { key.writes };
         if !may {
             return Err(Fault::new(

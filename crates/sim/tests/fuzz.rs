@@ -364,3 +364,112 @@ fn a_mutated_slab_with_right_checksums_is_refused_or_read() {
     });
     assert!(accepted > 1000, "only {accepted} mutated slabs were accepted");
 }
+
+#[path = "../../dynamo/tests/support/memory.rs"]
+mod memory;
+
+#[test]
+fn dynamos_items_are_refused_or_encode_to_the_same_bytes() {
+    use holdfast_dynamo::{form, json};
+    let item = |text: &str| {
+        let json = serde_json::from_str(text).unwrap();
+        form::to_bytes(&json::to_item(&json).unwrap().checked().unwrap())
+    };
+    let samples = [
+        item(
+            r#"{"p": {"S": "x"}, "n": {"N": "-12.5e-7"}, "b": {"B": "AAEC"}, "t": {"BOOL": true}}"#,
+        ),
+        item(
+            r#"{"m": {"M": {"l": {"L": [{"NULL": true}, {"M": {}}]}}}, "ss": {"SS": ["a", "b"]}}"#,
+        ),
+        item(r#"{"ns": {"NS": ["1", "-2"]}, "bs": {"BS": ["AA==", "AQ=="]}, "z": {"N": "0"}}"#),
+    ];
+    let mut accepted = 0;
+    fuzz::run("dynamo.form", &samples, |input| {
+        if let Ok(item) = form::from_bytes(input) {
+            accepted += 1;
+            assert_eq!(form::to_bytes(&item), input);
+        }
+    });
+    assert!(accepted > samples.len(), "no mutated item was accepted: the fuzzer is too blunt");
+}
+
+#[test]
+fn dynamos_expressions_are_refused_or_mean_something() {
+    use holdfast_dynamo::expression::{Placeholders, condition, projection, update};
+    use holdfast_dynamo::{json, range};
+    let item = |text: &str| {
+        let json = serde_json::from_str(text).unwrap();
+        json::to_item(&json).unwrap().checked().unwrap()
+    };
+    let (old, values) = (
+        item(r#"{"a": {"N": "1"}, "b": {"L": [{"S": "x"}]}, "c": {"M": {"d": {"SS": ["a"]}}}}"#),
+        item(r#"{":n": {"N": "2"}, ":s": {"S": "x"}, ":l": {"L": []}, ":t": {"SS": ["a"]}}"#),
+    );
+    let samples = [
+        "a = :n AND (NOT c.d = :s OR size(b) >= :n) and b[0] IN (:s, :n)",
+        "attribute_exists(#a) OR begins_with(b[0], :s) AND a BETWEEN :n AND :n",
+        "SET a = a + :n, b[1] = if_not_exists(c.e, :s) REMOVE b[0] ADD e :n DELETE c.d :t",
+        "SET b = list_append(b, :l), #a = (a - :n)",
+        "a, b[0], c.d, #a",
+        "contains(c.d, :s) or attribute_type(a, :s) or attribute_not_exists(b[3].c)",
+    ];
+    let samples = samples.map(|sample| sample.as_bytes().to_vec());
+    let mut accepted = 0;
+    fuzz::run("dynamo.expression", &samples, |input| {
+        let text = String::from_utf8_lossy(input);
+        let names = [("#a".to_owned(), "a".to_owned())].into();
+        let mut given = Placeholders::new(Some(names), Some(values.clone()), |_| None).unwrap();
+        if let Ok(condition) = condition::parse("Condition", &text, &mut given) {
+            accepted += 1;
+            condition.holds(&old);
+            let _ = range::Keys::of(&condition);
+        }
+        let _ = projection::parse(&text, &mut given);
+        if let Ok(update) = update::parse(&text, &mut given) {
+            accepted += 1;
+            let _ = update.apply(&mut old.clone());
+        }
+    });
+    assert!(
+        accepted > samples.len(),
+        "no mutated expression was accepted: the fuzzer is too blunt"
+    );
+}
+
+#[test]
+fn dynamos_requests_are_refused_or_answered() {
+    const OPERATIONS: [&str; 9] = [
+        "CreateTable",
+        "PutItem",
+        "UpdateItem",
+        "GetItem",
+        "DeleteItem",
+        "Query",
+        "Scan",
+        "BatchWriteItem",
+        "BatchGetItem",
+    ];
+    let api = memory::api(Arc::default());
+    let samples = [
+        r#"0{"TableName": "abc", "BillingMode": "PAY_PER_REQUEST", "KeySchema": [{"AttributeName": "p", "KeyType": "HASH"}], "AttributeDefinitions": [{"AttributeName": "p", "AttributeType": "S"}]}"#,
+        r#"1{"TableName": "abc", "Item": {"p": {"S": "x"}, "n": {"N": "1e3"}, "b": {"B": "AAEC"}, "l": {"L": [{"M": {}}]}}, "ReturnValues": "ALL_OLD"}"#,
+        r##"2{"TableName": "abc", "Key": {"p": {"S": "x"}}, "UpdateExpression": "SET #n = n + :n", "ExpressionAttributeNames": {"#n": "n"}, "ExpressionAttributeValues": {":n": {"N": "1"}}}"##,
+        r#"3{"TableName": "abc", "Key": {"p": {"S": "x"}}, "ConsistentRead": true, "ProjectionExpression": "n, l[0]"}"#,
+        r#"4{"TableName": "abc", "Key": {"p": {"S": "x"}}, "ConditionExpression": "attribute_exists(n)"}"#,
+        r#"5{"TableName": "abc", "KeyConditionExpression": "p = :p", "ExpressionAttributeValues": {":p": {"S": "x"}}, "Limit": 1, "ExclusiveStartKey": {"p": {"S": "x"}}}"#,
+        r#"6{"TableName": "abc", "Segment": 0, "TotalSegments": 3, "Select": "COUNT"}"#,
+        r#"7{"RequestItems": {"abc": [{"PutRequest": {"Item": {"p": {"S": "y"}}}}, {"DeleteRequest": {"Key": {"p": {"S": "x"}}}}]}}"#,
+        r#"8{"RequestItems": {"abc": {"Keys": [{"p": {"S": "x"}}], "ConsistentRead": true}}}"#,
+    ];
+    let samples = samples.map(|sample| sample.as_bytes().to_vec());
+    let mut answered = 0;
+    fuzz::run_rounds("dynamo.request", 50_000, &samples, |input| {
+        let Some((first, body)) = input.split_first() else { return };
+        let operation = OPERATIONS[usize::from(first.wrapping_sub(b'0')) % OPERATIONS.len()];
+        if let Ok(body) = serde_json::from_slice(body) {
+            answered += usize::from(memory::call(&api, operation, body).is_ok());
+        }
+    });
+    assert!(answered > samples.len(), "no mutated request was answered: the fuzzer is too blunt");
+}

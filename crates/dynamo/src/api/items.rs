@@ -207,7 +207,7 @@ impl Api {
             write.check_condition(condition.as_ref(), old)?;
             let mut item = old.unwrap_or(&key).clone();
             update.apply(&mut item)?;
-            check_item(&item, "Item size to update has exceeded the maximum allowed size")?;
+            check_item(&item, update::TOO_LARGE)?;
             let attributes = match write.returns {
                 "ALL_OLD" => old.cloned(),
                 "UPDATED_OLD" => old.map(|old| project(&paths, old)),
@@ -215,7 +215,6 @@ impl Api {
                 "UPDATED_NEW" => Some(project(&paths, &item)),
                 _ => None,
             };
-            let attributes = attributes.filter(|shown| !shown.is_empty());
             let answer = write.answer(attributes, write_units(old, Some(&item)));
             Ok((Some(item), answer))
         };

@@ -8,6 +8,7 @@ use crate::fault::Result;
 use crate::value::{Item, Value};
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 /// How two values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub enum Operand {
     /// What lies in the item.
     Path(Path),
     /// What the request gives.
-    Value(Value),
+    Value(Arc<Value>),
     /// How large something is.
     Size(Box<Operand>),
 }
@@ -217,7 +218,7 @@ impl Parser<'_> {
             Node::Condition(condition) => match condition.function() {
                 Some(name) => {
                     self.note_misused(name);
-                    Ok(Operand::Value(Value::Null))
+                    Ok(Operand::Value(Arc::new(Value::Null)))
                 }
                 None => Err(self.lexer.syntax_error()),
             },
@@ -272,7 +273,7 @@ impl Parser<'_> {
             self.check_arguments(name, &args);
         }
         let mut args = args.into_iter();
-        let mut next = || args.next().unwrap_or(Operand::Value(Value::Null));
+        let mut next = || args.next().unwrap_or(Operand::Value(Arc::new(Value::Null)));
         let condition = match name {
             "size" => return Ok(Node::Operand(Operand::Size(Box::new(next())))),
             "attribute_not_exists" => Condition::NotExists(next()),
@@ -303,15 +304,22 @@ impl Parser<'_> {
             ("attribute_type", [_, kind]) => {
                 const KINDS: [&str; 10] =
                     ["S", "N", "B", "NULL", "SS", "BOOL", "L", "BS", "NS", "M"];
-                match kind {
-                    Operand::Value(Value::S(kind)) if KINDS.contains(&kind.as_str()) => {}
-                    Operand::Value(Value::S(kind)) => self.note(Wrong::Function, || {
+                let named = match kind {
+                    Operand::Value(value) => match &**value {
+                        Value::S(kind) => Some(kind.as_str()),
+                        _ => None,
+                    },
+                    _ => None,
+                };
+                match (named, kind) {
+                    (Some(kind), _) if KINDS.contains(&kind) => {}
+                    (Some(kind), _) => self.note(Wrong::Function, || {
                         format!(
                             "Invalid attribute type name found; type: {kind}, valid types: \
                              {{B,NULL,SS,BOOL,L,BS,N,NS,S,M}}"
                         )
                     }),
-                    other => {
+                    (None, other) => {
                         let kind = other.kind().unwrap_or("{NS,SS,L,BS,N,M,B,BOOL,NULL,S}");
                         self.note_type(name, kind);
                     }
@@ -415,8 +423,13 @@ impl Comparison {
 
     fn holds(self, one: Option<&Value>, other: Option<&Value>) -> bool {
         let (Some(one), Some(other)) = (one, other) else {
-            // What is not there is equal to nothing.
-            return self == Comparison::NotEqual;
+            // What is not there is equal to what is not there either, and to nothing else.
+            let is_equal = one.is_none() && other.is_none();
+            return match self {
+                Comparison::Equal => is_equal,
+                Comparison::NotEqual => !is_equal,
+                _ => false,
+            };
         };
         match self {
             Comparison::Equal => one == other,
@@ -433,7 +446,8 @@ fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::S(whole), Value::S(part)) => whole.contains(part.as_str()),
         (Value::B(whole), Value::B(part)) => {
-            part.is_empty() || whole.windows(part.len()).any(|window| window == part)
+            // In linear time, whatever they hold.
+            memchr::memmem::find(whole, part).is_some()
         }
         (Value::Ss(set), Value::S(member)) => set.contains(member),
         (Value::Ns(set), Value::N(member)) => set.contains(member),
@@ -476,10 +490,12 @@ impl Condition {
             }
             Condition::Exists(of) => of.evaluate(item).is_some(),
             Condition::NotExists(of) => of.evaluate(item).is_none(),
-            Condition::Type(of, kind) => match (of.evaluate(item), kind) {
-                (Some(of), Operand::Value(Value::S(kind))) => of.kind() == kind,
-                _ => false,
-            },
+            Condition::Type(of, kind) => {
+                match (of.evaluate(item), kind.evaluate(item).as_deref()) {
+                    (Some(of), Some(Value::S(kind))) => of.kind() == kind,
+                    _ => false,
+                }
+            }
             Condition::BeginsWith(of, with) => {
                 match (of.evaluate(item).as_deref(), with.evaluate(item).as_deref()) {
                     (Some(Value::S(of)), Some(Value::S(with))) => of.starts_with(with),

@@ -12,15 +12,18 @@ mod tests;
 pub mod update;
 
 use crate::fault::{Fault, Result};
-use crate::value::{Item, NESTING_MAX, Value};
+use crate::value::{Item, NESTING_MAX, Value, item_bytes};
 use lexer::{Lexer, Token};
 use path::{Path, Step};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Bytes of one expression.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
 /// Operators and functions in one expression.
 pub const OPERATORS_MAX: usize = 300;
+/// Bytes of all names and values that expressions refer to.
+pub const PLACEHOLDER_BYTES_MAX: usize = 2 << 20;
 /// How deep parentheses and functions may lie in each other. DynamoDB refuses superfluous
 /// parentheses, so that others need operators; this is what a thread's stack surely holds.
 const DEPTH_MAX: usize = 64;
@@ -28,8 +31,9 @@ const DEPTH_MAX: usize = 64;
 /// The names and values that a request's expressions refer to.
 #[derive(Debug, Default)]
 pub struct Placeholders {
-    names: BTreeMap<String, String>,
-    values: Item,
+    // Shared: an expression may name each a thousand times.
+    names: BTreeMap<String, Arc<str>>,
+    values: BTreeMap<String, Arc<Value>>,
     unused_names: BTreeSet<String>,
     unused_values: BTreeSet<String>,
 }
@@ -52,11 +56,18 @@ impl Placeholders {
                 )));
             }
         }
+        let bytes = names.values().map(String::len).sum::<usize>() + item_bytes(&values);
+        if bytes > PLACEHOLDER_BYTES_MAX {
+            return Err(Fault::validation(format!(
+                "The names and values of expressions have {bytes} bytes, more than \
+                 {PLACEHOLDER_BYTES_MAX}"
+            )));
+        }
         Ok(Placeholders {
             unused_names: names.keys().cloned().collect(),
             unused_values: values.keys().cloned().collect(),
-            names,
-            values,
+            names: names.into_iter().map(|(name, of)| (name, of.into())).collect(),
+            values: values.into_iter().map(|(name, of)| (name, Arc::new(of))).collect(),
         })
     }
 
@@ -208,7 +219,7 @@ impl<'a> Parser<'a> {
         Ok(Path(steps))
     }
 
-    fn name(&mut self) -> std::result::Result<String, String> {
+    fn name(&mut self) -> std::result::Result<Arc<str>, String> {
         match self.lexer.next() {
             Some(Token::Word(word)) => {
                 if reserved::is_reserved(word) {
@@ -216,7 +227,7 @@ impl<'a> Parser<'a> {
                         format!("Attribute name is a reserved keyword; reserved keyword: {word}")
                     });
                 }
-                Ok(word.to_owned())
+                Ok(word.into())
             }
             Some(Token::Name(name)) => {
                 self.placeholders.unused_names.remove(name);
@@ -229,14 +240,14 @@ impl<'a> Parser<'a> {
                         )
                     });
                 }
-                Ok(found.unwrap_or_default())
+                Ok(found.unwrap_or_else(|| "".into()))
             }
             _ => Err(self.lexer.syntax_error_before()),
         }
     }
 
     /// What a value's name stands for.
-    fn value(&mut self, name: &str) -> Value {
+    fn value(&mut self, name: &str) -> Arc<Value> {
         self.placeholders.unused_values.remove(name);
         let found = self.placeholders.values.get(name).cloned();
         if found.is_none() {
@@ -247,7 +258,7 @@ impl<'a> Parser<'a> {
                 )
             });
         }
-        found.unwrap_or(Value::Null)
+        found.unwrap_or_else(|| Arc::new(Value::Null))
     }
 
     fn note_operands(&mut self, name: &str, count: usize) {

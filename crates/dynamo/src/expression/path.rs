@@ -3,12 +3,13 @@
 use crate::value::{Item, Value};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// One step into a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// Of a map, or of the item.
-    Name(String),
+    Name(Arc<str>),
     /// Of a list, from 0.
     Index(usize),
 }
@@ -44,12 +45,12 @@ impl Path {
     pub fn find<'a>(&self, item: &'a Item) -> Option<&'a Value> {
         let mut steps = self.0.iter();
         let mut found = match steps.next() {
-            Some(Step::Name(name)) => item.get(name)?,
+            Some(Step::Name(name)) => item.get(&**name)?,
             _ => return None,
         };
         for step in steps {
             found = match (step, found) {
-                (Step::Name(name), Value::M(map)) => map.get(name)?,
+                (Step::Name(name), Value::M(map)) => map.get(&**name)?,
                 (Step::Index(index), Value::L(list)) => list.get(*index)?,
                 _ => return None,
             };
@@ -76,7 +77,7 @@ impl Path {
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = |step: &Step| match step {
-            Step::Name(name) => name.clone(),
+            Step::Name(name) => name.to_string(),
             Step::Index(index) => format!("[{index}]"),
         };
         write!(f, "[{}]", self.0.iter().map(step).collect::<Vec<_>>().join(", "))
@@ -115,7 +116,7 @@ impl Tree<'_> {
 
     fn of_map(&self, map: &Item) -> Item {
         let found = self.below.iter().filter_map(|(step, tree)| match step {
-            Step::Name(name) => Some((name.clone(), tree.of_value(map.get(name)?)?)),
+            Step::Name(name) => Some((name.to_string(), tree.of_value(map.get(&**name)?)?)),
             Step::Index(_) => None,
         });
         found.collect()

@@ -272,3 +272,22 @@ fn placeholders_are_well_formed_and_all_used() {
     let told = given.finish().unwrap_err().message;
     assert!(told.contains("ExpressionAttributeNames unused in expressions: keys: {#dots, #name}"));
 }
+
+#[test]
+fn a_large_value_that_is_named_often_is_not_copied_as_often() {
+    let large = Item::from([(":v".to_owned(), Value::B(vec![0; 300 << 10]))]);
+    let given = || Placeholders::new(None, Some(large.clone()), |_| None).unwrap();
+    let sets: Vec<String> = (0..290).map(|i| format!("a{i}=:v")).collect();
+    let update = update::parse(&format!("SET {}", sets.join(",")), &mut given()).unwrap();
+    let refused = update.apply(&mut Item::new()).unwrap_err();
+    assert!(refused.message.contains("Item size to update has exceeded"));
+    // Zeros in zeros, which a search of a simple kind would compare for hours.
+    let part = Value::B([vec![0; 150 << 10], vec![1]].concat());
+    let values = Item::from([(":w".to_owned(), part), (":v".to_owned(), large[":v"].clone())]);
+    let mut given = Placeholders::new(None, Some(values), |_| None).unwrap();
+    let text = vec!["contains(:v,:w)"; 100].join(" OR ");
+    assert!(!condition::parse("C", &text, &mut given).unwrap().holds(&Item::new()));
+    let huge = Item::from([(":v".to_owned(), Value::B(vec![0; PLACEHOLDER_BYTES_MAX]))]);
+    let refused = Placeholders::new(None, Some(huge), |_| None).unwrap_err();
+    assert!(refused.message.contains("more than 2097152"), "{}", refused.message);
+}

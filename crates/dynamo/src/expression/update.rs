@@ -5,8 +5,9 @@ use super::path::{Path, Step};
 use super::{Parser, Placeholders, Wrong};
 use crate::decimal::Decimal;
 use crate::fault::{Fault, Result};
-use crate::value::{Item, Value};
+use crate::value::{ITEM_BYTES_MAX, Item, Value};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// What one path is set to.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +15,7 @@ pub enum Source {
     /// What lies in the item.
     Path(Path),
     /// What the request gives.
-    Value(Value),
+    Value(Arc<Value>),
     /// `+`
     Plus(Box<Source>, Box<Source>),
     /// `-`
@@ -33,9 +34,9 @@ pub enum Action {
     /// It goes.
     Remove,
     /// A number grows, a set gets members.
-    Add(Value),
+    Add(Arc<Value>),
     /// A set loses members.
-    Delete(Value),
+    Delete(Arc<Value>),
 }
 
 /// What an `UpdateExpression` does.
@@ -86,6 +87,17 @@ pub fn parse(text: &str, placeholders: &mut Placeholders) -> Result<Update> {
         parser.note_clashes(&paths);
         Ok(update)
     })
+}
+
+/// What is said of an item that an update made too large.
+pub const TOO_LARGE: &str = "Item size to update has exceeded the maximum allowed size";
+
+/// Refuses early what no item can hold: an expression may name one value many times.
+fn small(value: &Value) -> Result<&Value> {
+    match value.bytes() > ITEM_BYTES_MAX {
+        true => Err(Fault::validation(TOO_LARGE)),
+        false => Ok(value),
+    }
 }
 
 type Read<T> = std::result::Result<T, String>;
@@ -200,7 +212,7 @@ impl Parser<'_> {
                      {name}, number of operands: {count}"
                 )
             });
-            return Ok(Source::Value(Value::Null));
+            return Ok(Source::Value(Arc::new(Value::Null)));
         };
         match (name, one) {
             ("if_not_exists", Source::Path(path)) => Ok(Source::IfNotExists(path, Box::new(other))),
@@ -224,7 +236,7 @@ impl Source {
                     "The provided expression refers to an attribute that does not exist in the item",
                 )
             }),
-            Source::Value(value) => Ok(value.clone()),
+            Source::Value(value) => Ok(small(value)?.clone()),
             Source::Plus(one, other) => {
                 let (one, other) = (one.number(item)?, other.number(item)?);
                 one.plus(other).map(Value::N).map_err(|e| Fault::validation(e.message("")))
@@ -241,7 +253,9 @@ impl Source {
                 match (one.evaluate(item)?, other.evaluate(item)?) {
                     (Value::L(mut one), Value::L(other)) => {
                         one.extend(other);
-                        Ok(Value::L(one))
+                        let list = Value::L(one);
+                        small(&list)?;
+                        Ok(list)
                     }
                     _ => Err(Fault::validation(TYPE)),
                 }
@@ -293,7 +307,7 @@ impl Update {
     /// Changes the item; what is removed from lists leaves them last, so that an index means the
     /// element that it meant before.
     pub fn apply(&self, item: &mut Item) -> Result<()> {
-        let mut set = Vec::new();
+        let (mut set, mut bytes) = (Vec::new(), 0);
         for (path, action) in &self.actions {
             let value = match action {
                 Action::Set(source) => Some(source.evaluate(item)?),
@@ -301,6 +315,11 @@ impl Update {
                 Action::Delete(value) => difference(path.find(item), value)?,
                 Action::Remove => None,
             };
+            // They will all be there at once.
+            bytes += value.as_ref().map_or(0, Value::bytes);
+            if bytes > ITEM_BYTES_MAX {
+                return Err(Fault::validation(TOO_LARGE));
+            }
             set.push((path, value));
         }
         // Behind a list's end the lower index comes first.
@@ -361,10 +380,10 @@ fn put(item: &mut Item, path: &Path, value: Option<Value>) -> Result<()> {
         }
         return Ok(());
     };
-    let mut parent = item.get_mut(head).ok_or_else(invalid)?;
+    let mut parent = item.get_mut(&**head).ok_or_else(invalid)?;
     for step in inner {
         let below = match (step, parent) {
-            (Step::Name(name), Value::M(map)) => map.get_mut(name),
+            (Step::Name(name), Value::M(map)) => map.get_mut(&**name),
             (Step::Index(index), Value::L(list)) => list.get_mut(*index),
             _ => None,
         };

@@ -66,6 +66,7 @@ impl Answer {
 /// A connection to a port that speaks DynamoDB's API.
 pub struct Client {
     stream: TcpStream,
+    address: SocketAddr,
     host: String,
     pub key: String,
 }
@@ -75,7 +76,8 @@ impl Client {
     pub fn connect(address: SocketAddr) -> std::io::Result<Client> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        Ok(Client { stream, host: address.to_string(), key: ACCESS_KEY.into() })
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(Client { stream, address, host: address.to_string(), key: ACCESS_KEY.into() })
     }
 
     /// Sends an operation, signed.
@@ -120,6 +122,9 @@ impl Client {
                 let length: usize = length.unwrap_or(0);
                 if got.len() >= end + 4 + length {
                     let body = String::from_utf8_lossy(&got[end + 4..end + 4 + length]);
+                    if answer.header("connection") == Some("close") {
+                        self.stream = Client::connect(self.address)?.stream;
+                    }
                     return Ok(Answer { body: body.into_owned(), ..answer });
                 }
             }
