@@ -49,7 +49,6 @@ impl World {
 }
 
 impl Drop for World {
-    #[expect(clippy::disallowed_methods, reason = "the directory is the test's own")]
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.directory);
     }
