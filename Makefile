@@ -36,7 +36,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
-	@$(MAKE) --no-print-directory mutants BUGS=--quick
+	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 3"
 	@$(MAKE) --no-print-directory sim SCHEDULES=60 SEED=1
 	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1 SIM=--usual-limits
 	@$(MAKE) --no-print-directory callgrind

@@ -10,7 +10,7 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | picture | callgrind [--bless] [CASE...] | mutants [--quick] [BUG...]";
+const USAGE: &str = "usage: cargo xtask tidy | picture | callgrind [--bless] [CASE...] | mutants [--quick] [--share N] [BUG...]";
 
 fn main() -> ExitCode {
     // Asked for when it runs: a target directory that several clones share may hold a binary that

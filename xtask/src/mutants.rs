@@ -38,10 +38,21 @@ pub struct Bug {
     catcher: Catcher,
 }
 
-/// `--quick` leaves out those that only the simulation or the real binary shows; further arguments name the bugs to plant, none means all.
+/// `--quick` leaves out those that only the simulation or the real binary shows; `--share N` plants one in N
+/// of them, with each commit others; further arguments name the bugs to plant, none means all.
 pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    let quick = arguments.contains(&"--quick");
-    let wanted: Vec<&str> = arguments.iter().copied().filter(|a| *a != "--quick").collect();
+    let (mut quick, mut share, mut wanted) = (false, 1, Vec::new());
+    let mut words = arguments.iter().copied();
+    while let Some(word) = words.next() {
+        match word {
+            "--quick" => quick = true,
+            "--share" => {
+                let number = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+                share = number.ok_or("`--share`: give a number from 1 on")?;
+            }
+            name => wanted.push(name),
+        }
+    }
     let path = root.join(CATALOGUE);
     let text = fs::read_to_string(&path).map_err(|e| format!("read `{CATALOGUE}`: {e}"))?;
     let mut bugs = parse(&text)?;
@@ -50,6 +61,11 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     }
     bugs.retain(|bug| wanted.is_empty() || wanted.contains(&bug.name.as_str()));
     bugs.retain(|bug| !quick || bug.catcher.is_quick());
+    if share > 1 {
+        let commit = commit(root)?;
+        bugs.retain(|bug| is_in_share(&commit, &bug.name, share));
+        println!("mutants: one in {share}, by commit {commit}");
+    }
     let binaries = Binaries::build(root, &bugs)?;
     let left = Mutex::new(bugs.iter().rev().collect::<Vec<_>>());
     let missed = Mutex::new(Vec::new());
@@ -80,6 +96,25 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("mutants: not caught: {}", missed.join(", "))),
     }
+}
+
+/// The commit that is checked out.
+fn commit(root: &Path) -> Result<String, String> {
+    let said = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output();
+    let said = said.map_err(|e| format!("ask git for the commit: {e}"))?;
+    match said.status.success() {
+        true => Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned()),
+        false => Err(format!("ask git for the commit: {}", String::from_utf8_lossy(&said.stderr))),
+    }
+}
+
+/// Whether a bug is one of those that are planted at a commit: the same at each run, others at the next.
+fn is_in_share(commit: &str, bug: &str, share: u64) -> bool {
+    let bytes = commit.bytes().chain([b' ']).chain(bug.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (hash >> 32) % share == 0
 }
 
 /// The catalogue, in its order.
@@ -329,5 +364,18 @@ mod tests {
     fn planted_bugs_are_found_in_code() {
         let code = r#"if planted!("a.b") || holdfast_env::planted!( "c" ) {}"#;
         assert_eq!(planted(code).collect::<Vec<_>>(), ["a.b", "c"]);
+    }
+
+    #[test]
+    fn a_share_is_about_so_many_and_another_one_at_another_commit() {
+        let chosen = |commit: &str| -> Vec<String> {
+            let names = (0..3000).map(|number| format!("crate.bug-{number}"));
+            names.filter(|name| is_in_share(commit, name, 3)).collect()
+        };
+        let (first, second) = (chosen("2f1a"), chosen("2f1b"));
+        assert!((900..1100).contains(&first.len()), "{}", first.len());
+        let both = first.iter().filter(|name| second.contains(name)).count();
+        assert!((250..420).contains(&both), "{both} are in both");
+        assert_eq!(chosen("2f1a"), first);
     }
 }
