@@ -1,6 +1,9 @@
 //! `holdfast bench table`: what requests of tables over regions cost by distance, in virtual time:
 //! the production core of crate `table` between regions with published round trips. Each figure is
-//! beside its formula, which a network and a log that do only what must be done would take.
+//! beside its formula, which a network and a log that do only what must be done would take. And what
+//! a table of one region costs that a node serves ([`served`]).
+
+mod served;
 
 use super::report::{Figure, Report, Sample, asked, rounded};
 use clap::Args;
@@ -11,14 +14,16 @@ use holdfast_table::sim::figures::{self, Cell, Loss};
 use holdfast_table::sim::world::Costs;
 use holdfast_table::tablet::Mode;
 use serde_json::{Value, json};
+use served::Served;
+use std::path::PathBuf;
 use std::time::Duration;
 
-const CASES: [&str; 5] = ["cells", "five", "mix", "moved", "loss"];
+const CASES: [&str; 7] = ["cells", "five", "mix", "moved", "loss", "puts", "gets"];
 
 /// What `bench table` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct TableBench {
-    /// cells, five, mix, moved, loss, or `all`
+    /// cells, five, mix, moved, loss, in virtual time; puts, gets, of a node; or `all`
     #[arg(short = 't', long = "type", default_value = "all", value_name = "CASE")]
     pub kind: String,
     /// Requests of each cell; the mix takes 400 times as many
@@ -33,15 +38,35 @@ pub struct TableBench {
     /// Percent of the writes of the mix that come from the record's home
     #[arg(long, default_value_t = 85, value_name = "PERCENT")]
     pub at_home: u64,
+    /// Clients that put at once
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub clients: u64,
+    /// Records that are put, and got, in each repetition
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
+    pub records: u64,
+    /// Tablets of the node's table
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub tablets: u16,
+    /// Repetitions of puts and gets; the median is printed, with the spread
+    #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
+    pub repetitions: usize,
+    /// Directory below which the node keeps its data [default: this one]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
 }
 
 /// Runs the cases that were asked for.
 pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     let costs = Costs { append_us: options.append, local_us: options.local, ..Costs::default() };
-    if options.requests == 0 || options.local == 0 || options.at_home > 100 {
+    if options.requests == 0
+        || options.local == 0
+        || options.at_home > 100
+        || options.clients == 0
+        || options.records == 0
+    {
         return Err(Error::invalid(
-            "measure tables: give at least one request, one microsecond to a region and at most \
-             100 percent at home",
+            "measure tables: give at least one request, client, record and microsecond to a region, and \
+             at most 100 percent at home",
         ));
     }
     for case in asked(&options.kind, &CASES)? {
@@ -53,7 +78,9 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
             }
             "mix" => mix(options, &costs, out)?,
             "moved" => moved(&costs, out)?,
-            _ => loss(&costs, out)?,
+            "loss" => loss(&costs, out)?,
+            "puts" => Served::start(options)?.puts(out)?,
+            _ => Served::start(options)?.gets(out)?,
         }
     }
     Ok(())
