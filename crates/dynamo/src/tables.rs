@@ -3,6 +3,8 @@
 //! those before it whose items are still to go; items lie behind their table's number. So making a table
 //! costs a row, and one that is made anew shows nothing of the one before.
 
+mod sweep;
+
 use crate::rows::{Expect, Rows, Span, Versioned, Written};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Error, Kind, Result, codec_struct};
@@ -27,8 +29,8 @@ const PREFIX_BYTES: usize = 1 + NUMBER_BYTES;
 /// How often a request is sent again that nobody knows about, and how long it rests before.
 const ATTEMPTS: usize = 40;
 const REST: Duration = Duration::from_millis(50);
-/// Items that go in one step.
-const SWEPT_ROWS: u32 = 1000;
+/// Rows of one page.
+const PAGE_ROWS: u32 = 1000;
 
 /// What is kept of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub struct Tables {
     rng: Arc<dyn Rng>,
     /// As each name was looked up last: every operation begins with that.
     numbers: Mutex<BTreeMap<String, u64>>,
+    /// Where the look for items whose time is over goes on, by their table's number.
+    looked: Mutex<BTreeMap<u64, Vec<u8>>>,
 }
 
 fn name_key(name: &str) -> Vec<u8> {
@@ -77,7 +81,7 @@ fn no_table(name: &str) -> Error {
 impl Tables {
     /// Over the node's tables; numbers of tables and of requests are drawn.
     pub fn new(face: Arc<TableFace>, rng: Arc<dyn Rng>) -> Arc<Tables> {
-        Arc::new(Tables { face, rng, numbers: Mutex::default() })
+        Arc::new(Tables { face, rng, numbers: Mutex::default(), looked: Mutex::default() })
     }
 
     /// What a question to the node's tables comes to; asked again while nobody knows.
@@ -162,59 +166,6 @@ impl Tables {
         }
         let live = self.name(name, msg::Level::Any).await?.0.live;
         live.map(|live| live.number).ok_or_else(|| no_table(name))
-    }
-
-    /// Removes items of tables that are gone, some of them.
-    pub async fn sweep(&self) -> Result<()> {
-        let mut from = vec![NAMES];
-        loop {
-            let scan = msg::Scan {
-                table: TABLE.into(),
-                from,
-                until: Some(vec![ITEMS]),
-                backwards: false,
-                rows_max: SWEPT_ROWS,
-            };
-            let (found, next) = self.page(scan).await?;
-            for found in found {
-                let name = String::from_utf8_lossy(&found.key[1..]).into_owned();
-                let row = Name::from_bytes(&found.record.value)?;
-                for number in &row.gone {
-                    self.sweep_one(&name, *number).await?;
-                }
-            }
-            match next {
-                Some(next) => from = next,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    async fn sweep_one(&self, name: &str, number: u64) -> Result<()> {
-        let scan = msg::Scan {
-            table: TABLE.into(),
-            from: item_key(number, &[]),
-            until: Some(end_of(number)),
-            backwards: false,
-            rows_max: SWEPT_ROWS,
-        };
-        let (found, _) = self.page(scan).await?;
-        if found.is_empty() {
-            let (mut row, version) = self.name(name, msg::Level::Latest).await?;
-            row.gone.retain(|gone| *gone != number);
-            // Whoever has changed it meanwhile has left it, and the next sweep comes.
-            return self.set_name(name, &row, version).await.map(drop);
-        }
-        for some in found.chunks(msg::WRITES_MAX) {
-            let delete = |(sequence, found): (u64, &msg::Found)| msg::Row {
-                sequence,
-                expect: msg::Expect::Any,
-                key: found.key.clone(),
-                value: None,
-            };
-            self.put((1..).zip(some).map(delete).collect()).await?;
-        }
-        Ok(())
     }
 }
 
@@ -333,7 +284,7 @@ impl Rows for Tables {
                 from,
                 until: Some(vec![ITEMS]),
                 backwards: false,
-                rows_max: SWEPT_ROWS,
+                rows_max: PAGE_ROWS,
             };
             let (found, next) = self.page(scan).await?;
             for found in found {

@@ -5,8 +5,12 @@
 mod memory;
 
 use holdfast_base::random::Random;
+use holdfast_dynamo::decimal::Decimal;
+use holdfast_dynamo::form;
 use holdfast_dynamo::rows::{Expect, Rows, Span, Versioned, Written};
+use holdfast_dynamo::table::{KeyAttribute, Table};
 use holdfast_dynamo::tables::{TABLE, Tables};
+use holdfast_dynamo::value::Value;
 use holdfast_env::net::NoPeers;
 use holdfast_env::{RealClock, RealDisk, RealEngine, RealRng, SeededRng, runtime};
 use holdfast_node::{Machine, Node, NodeConfig};
@@ -146,16 +150,28 @@ impl Both {
     }
 }
 
+/// A table's description, another one for each number.
+fn described(number: u64, ttl: Option<&str>) -> Vec<u8> {
+    let table = Table {
+        name: "t".into(),
+        id: number.to_string(),
+        created_ms: number,
+        partition: KeyAttribute { name: "p".into(), kind: "S".into() },
+        sort: None,
+        throughput: None,
+        ttl: ttl.map(str::to_owned),
+    };
+    table.to_bytes()
+}
+
 async fn steps(both: &Both, random: &mut Random) {
     let key = |random: &mut Random| vec![random.below(4) as u8 * 85; random.below(3) as usize];
     for step in 0..600u64 {
         let name = NAMES[random.below(3) as usize];
         match random.below(20) {
-            0 => {
-                both.set_table(name, Some(step.to_le_bytes().to_vec()), random.below(4) == 0).await
-            }
+            0 => both.set_table(name, Some(described(step, None)), random.below(4) == 0).await,
             1 => both.set_table(name, None, random.below(4) == 0).await,
-            2 => both.own.sweep().await.unwrap(),
+            2 => both.own.sweep(0).await.unwrap(),
             3 => both.tables(1 + random.below(4) as usize).await,
             4..=6 => {
                 let span = Span {
@@ -200,7 +216,7 @@ fn whatever_is_asked_a_nodes_tables_answer_as_plain_ones() {
             }
             // What is gone goes in a few sweeps, names' rows with it.
             for _ in 0..4 {
-                both.own.sweep().await.unwrap();
+                both.own.sweep(0).await.unwrap();
             }
             let scan = Scan {
                 table: TABLE.into(),
@@ -214,4 +230,42 @@ fn whatever_is_asked_a_nodes_tables_answer_as_plain_ones() {
         })
         .unwrap();
     }
+}
+
+/// More items than one look sees: those whose time is over go, whatever lies between them, and no others.
+#[test]
+fn items_whose_time_is_over_go_and_others_stay() {
+    let world = World::new();
+    let own = Tables::new(world.face.clone(), Arc::new(SeededRng::new(1)));
+    let item = |time: Option<u64>| {
+        let time = time.map(|time| Value::N(Decimal::parse(&time.to_string()).unwrap()));
+        form::to_bytes(&time.into_iter().map(|time| ("t".to_owned(), time)).collect())
+    };
+    runtime::block_on(async {
+        own.set_table("t", Some(described(1, Some("t"))), Expect::Absent).await.unwrap();
+        own.set_table("kept", Some(described(1, None)), Expect::Absent).await.unwrap();
+        own.table("t").await.unwrap();
+        let now_s = 1_800_000_000;
+        for number in 0..1200u64 {
+            let time = [None, Some(now_s - 1 - number), Some(now_s + number)][number as usize % 3];
+            own.write("t", &number.to_be_bytes(), Some(item(time)), Expect::Any).await.unwrap();
+        }
+        own.write("kept", b"k", Some(item(Some(now_s - 1))), Expect::Any).await.unwrap();
+        // One look sees a thousand of them.
+        for _ in 0..2 {
+            own.sweep(now_s).await.unwrap();
+        }
+        for number in 0..1200u64 {
+            let there = own.read("t", &number.to_be_bytes(), false).await.unwrap().is_some();
+            assert_eq!(there, number % 3 != 1, "{number}");
+        }
+        assert!(own.read("kept", b"k", false).await.unwrap().is_some());
+        // Time goes on, and the look begins again.
+        for _ in 0..2 {
+            own.sweep(now_s + 3000).await.unwrap();
+        }
+        let gone = own.read("t", &2u64.to_be_bytes(), false).await.unwrap();
+        assert_eq!(gone, None);
+    })
+    .unwrap();
 }

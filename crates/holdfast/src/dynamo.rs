@@ -14,7 +14,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks for items of tables that are gone.
+/// Time between two looks for items of tables that are gone, and for those whose time is over.
 const SWEEP: Duration = Duration::from_secs(2);
 
 /// The users of S3. Whoever may do everything there may do so here; others nothing, for no policy speaks of
@@ -67,10 +67,13 @@ impl Dynamo {
             if node.hosted().is_none() {
                 return;
             }
-            let swept = runtime::block_on(tables.sweep()).and_then(|swept| swept);
+            let now_s = node.machine.clock.unix_ms() / 1000;
+            let swept = runtime::block_on(tables.sweep(now_s)).and_then(|swept| swept);
             match swept {
                 Err(e) if !matches!(e.kind, Kind::Retry | Kind::Full) => {
-                    node.report_finding(format!("remove items of deleted tables: {e}"));
+                    node.report_finding(format!(
+                        "remove items of deleted tables, and those whose time is over: {e}"
+                    ));
                 }
                 // What is left goes later.
                 Ok(()) | Err(_) => {}
