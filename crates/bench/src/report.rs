@@ -61,6 +61,11 @@ impl Sample {
         Sample { operations, bytes, time, server_cpu, client_cpu, latencies_ns, memory_bytes: 0 }
     }
 
+    /// Its median latency in microseconds.
+    pub fn p50_us(&mut self) -> f64 {
+        percentile(&mut self.latencies_ns, 0.5)
+    }
+
     /// A latency that is of several operations at once.
     pub fn time_page(&mut self, start: Option<Instant>) {
         if let Some(start) = start {
