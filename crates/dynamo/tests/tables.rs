@@ -48,7 +48,9 @@ impl World {
         };
         let config = NodeConfig { worker_threads: 2, ..NodeConfig::new(&directory) };
         let node = Node::open(machine, &config, None).unwrap();
-        World { directory, face: TableFace::new(node, 1 << 30) }
+        let face = TableFace::new(node, 1 << 30);
+        face.open_all();
+        World { directory, face }
     }
 }
 

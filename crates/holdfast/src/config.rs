@@ -107,7 +107,8 @@ config! {
     cache_port: u16 = "11211";
     /// What the cache may keep.
     cache_memory: String = r#""64M""#;
-    /// Keys and values that all tables may have together: they are in memory.
+    /// Keys and values that all tables may have together: they are in memory; "0" for none, also of
+    /// those that another node keeps.
     tables_memory: String = r#""1G""#;
     /// Port of DynamoDB's API, with the users of S3, whose port must be on; 0 switches it off.
     dynamodb_port: u16 = "0";

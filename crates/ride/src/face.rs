@@ -13,11 +13,11 @@ use holdfast_base::ids::{Index, SessionId};
 use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_META_BYTES_MAX};
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply};
+use holdfast_env::net::{Parts, PeerReply, Reply};
 use holdfast_env::{planted, sometimes};
 use holdfast_log::{Done, Mode};
 use holdfast_node::{Held, Matter};
-use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
+use holdfast_server::{Face, Request, Right, Route, Told, Within, answer, ask_host};
 use holdfast_view::items::{Catalog, Command, Reader, Sought, log_topic};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
 use holdfast_wire::slab::{Collections, Fields, Range, Wanted};
@@ -287,15 +287,10 @@ impl ViewFace {
 
     /// Has the node that looks after the log answer in the place of this one.
     fn ask_host(&self, opcode: u16, meta: Vec<u8>, deadline_ms: u32, reply: Reply) {
-        let node = &self.views.node;
-        let request = PeerRequest { opcode, meta, body: None, deadline_ms };
         let answered = move |answered: Result<PeerReply>| {
             answer(reply, answered.map(|answered| (answered.meta, Parts::None)));
         };
-        match node.log_host() {
-            Ok(host) => node.machine.peers.call(&host, request, Box::new(answered)),
-            Err(e) => answered(Err(e)),
-        }
+        ask_host(&self.views.node, (opcode, meta, Vec::new()), Some(deadline_ms), answered);
     }
 
     fn mark(self: Arc<Self>, request: Request<'_>) {

@@ -10,11 +10,13 @@ use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Index;
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response};
+use holdfast_env::net::{Parts, PeerReply, Reply, Response};
 use holdfast_env::{HoldMutex, planted, sometimes};
 use holdfast_log::{Mode, Scope};
 use holdfast_node::{Matter, Node};
-use holdfast_server::{Face, Request, Right, Route, Tails, Told, Within, answer};
+use holdfast_server::{
+    Face, Request, Right, Route, Tails, Told, Within, answer, ask_host, pass_on,
+};
 use holdfast_view::{ENVELOPE_BYTES, Fold};
 use holdfast_wire::{self as wire, Call, scribe as msg};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +24,6 @@ use std::sync::{Arc, Mutex};
 
 /// Categories of a cluster: each is a topic, with a file of 64 MiB and two threads.
 pub const CATEGORIES_MAX: usize = 256;
-
-/// How long the node that keeps the log may take where the client sets no deadline.
-const HOST_MS: u32 = 60_000;
 
 /// Batches of this node's own door that are appended at once.
 const AT_ONCE_MAX: usize = 64;
@@ -109,7 +108,7 @@ impl Face for ScribeFace {
             let face = self.clone();
             Route::new(opcode, Right::Data, move |request| match face.node.answers_for_log() {
                 true => serve(face.clone(), request),
-                false => face.pass_on(request),
+                false => pass_on(&face.node, request),
             })
         };
         vec![
@@ -181,34 +180,6 @@ impl ScribeFace {
         let fold = self.node.open_view(view::context(category))?;
         folds.insert(category.clone(), fold.clone());
         Ok(fold)
-    }
-
-    /// The log is elsewhere: its host answers, through this node.
-    fn pass_on(&self, request: Request<'_>) {
-        let Request { opcode, meta, body, reply, .. } = request;
-        let now_ns = self.node.machine.clock.monotonic_ns();
-        let left_ns = reply.deadline_ns().map(|end_ns| end_ns.saturating_sub(now_ns));
-        let deadline_ms = left_ns.map_or(HOST_MS, |left_ns| (left_ns / 1_000_000) as u32);
-        let done = move |answered: Result<PeerReply>| {
-            answer(reply, answered.map(|PeerReply { meta, body }| (meta, Parts::from(body))));
-        };
-        self.ask_host(opcode, meta.to_vec(), body.into_vec(), deadline_ms, done);
-    }
-
-    fn ask_host(
-        &self,
-        opcode: u16,
-        meta: Vec<u8>,
-        body: Vec<u8>,
-        deadline_ms: u32,
-        done: impl FnOnce(Result<PeerReply>) + Send + 'static,
-    ) {
-        let body = (!body.is_empty()).then(|| Arc::new(body) as _);
-        let request = PeerRequest { opcode, meta, body, deadline_ms };
-        match self.node.log_host() {
-            Ok(host) => self.node.machine.peers.call(&host, request, Box::new(done)),
-            Err(e) => done(Err(e)),
-        }
     }
 
     fn serve_append(self: Arc<Self>, request: Request<'_>) {
@@ -629,7 +600,7 @@ impl ScribeFace {
                 let answered = move |answered: Result<PeerReply>| {
                     done(answered.and_then(|reply| Ok(msg::Positions::from_bytes(&reply.meta)?)));
                 };
-                self.ask_host(wire::OP_SCRIBE_APPEND, meta, body, HOST_MS, answered);
+                ask_host(&self.node, (wire::OP_SCRIBE_APPEND, meta, body), None, answered);
             }
         })
     }

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod admin;
+mod host;
 mod logs;
 mod native;
 mod nodes;
@@ -13,6 +14,7 @@ mod route;
 mod shards;
 mod tails;
 
+pub use host::{ask_host, pass_on};
 pub use native::Native;
 pub use route::{
     AtOnce, Face, Later, Request, Right, Rights, Route, Told, Within, answer, beyond_rules, decoded,

@@ -11,15 +11,16 @@ use crate::view::Made;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Parts, PeerReply, PeerRequest};
+use holdfast_env::net::Parts;
 use holdfast_env::{HoldMutex, planted};
-use holdfast_log::Mode as Append;
+use holdfast_log::{Log, Mode as Append};
 use holdfast_node::{Matter, Node};
-use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
+use holdfast_server::{Face, Request, Right, Route, Told, Within, answer, ask_host, pass_on};
 use holdfast_view::{Context, Request as Proposal};
 use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX};
 use holdfast_wire::{self as wire, Call};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 mod form;
@@ -35,8 +36,6 @@ use gather::Gather;
 /// Tablets of a cluster, all tables together: each is a topic, with a file of 64 MiB and two threads.
 pub const TABLETS_MAX: usize = 256;
 
-/// How long the node that keeps the log may take where the client sets no deadline.
-const HOST_MS: u32 = 60_000;
 /// What a region takes for a unit of time.
 const TICK_NS: u64 = 100_000_000;
 /// Between two looks for tables that are new where the log is.
@@ -61,8 +60,12 @@ pub struct TableFace {
     settings: Settings,
     /// Keys and values that all tables may have together here, where they are kept in memory.
     bytes_max: u64,
-    /// Those that are open. Held while one is opened.
+    /// Those that are open. Never held while anything waits: threads of the server look here.
     tables: Mutex<BTreeMap<TableName, Tablets>>,
+    /// Held while one is opened: one at a time.
+    opening: Mutex<()>,
+    /// Those that there were at the start are open.
+    opened: AtomicBool,
     /// When the last round was.
     round_ns: Mutex<Option<u64>>,
 }
@@ -98,7 +101,7 @@ impl Face for TableFace {
             let face = self.clone();
             Route::new(opcode, Right::Data, move |request| match face.node.answers_for_log() {
                 true => serve(face.clone(), request),
-                false => face.pass_on(request),
+                false => pass_on(&face.node, request),
             })
         };
         let read = |opcode, serve| {
@@ -132,23 +135,23 @@ impl TableFace {
             settings,
             bytes_max,
             tables: Mutex::default(),
+            opening: Mutex::default(),
+            opened: AtomicBool::new(false),
             round_ns: Mutex::default(),
         })
     }
 
     /// Opens the tables that there are, where the log is kept.
-    pub fn open_all(&self) -> Result<()> {
-        if self.node.hosted().is_none() {
-            return Ok(());
-        }
-        for topic in self.node.log.topics() {
+    pub fn open_all(&self) {
+        let topics = self.node.hosted().map(|log| log.topics()).unwrap_or_default();
+        for topic in topics {
             let Some((name, tablet)) = TableName::of_topic(&topic) else { continue };
             if let Err(e) = self.open(&name, tablet) {
                 // One that is damaged leaves the others: `doctor` names it.
                 self.node.view_failed(&topic, &e);
             }
         }
-        Ok(())
+        self.opened.store(true, Ordering::Release);
     }
 
     /// To be called often: has time pass for the tablets where the log is kept, and elsewhere looks now
@@ -165,19 +168,15 @@ impl TableFace {
         }
         match self.node.answers_for_log() {
             true => self.all().iter().for_each(OpenTablet::tick),
-            false => self.follow(),
+            // One that has no memory for tables follows none.
+            false if self.bytes_max > 0 => self.follow(),
+            false => {}
         }
     }
 
     fn follow(&self) {
-        let request = PeerRequest {
-            opcode: wire::OP_TABLE_LIST,
-            meta: ().to_bytes(),
-            body: None,
-            deadline_ms: HOST_MS,
-        };
-        let Ok(host) = self.node.log_host() else { return };
-        let told = self.node.wait_for(|done| self.node.machine.peers.call(&host, request, done));
+        let request = (wire::OP_TABLE_LIST, ().to_bytes(), Vec::new());
+        let told = self.node.wait_for(|done| ask_host(&self.node, request, None, done));
         // The host is away, or another build: the next round asks again.
         let told = told.and_then(|told| Ok(Vec::<msg::TableInfo>::from_bytes(&told.meta)?));
         for info in told.unwrap_or_default() {
@@ -218,22 +217,31 @@ impl TableFace {
 
     /// A tablet, opened if it is not; its topic is made if there is none.
     fn open(&self, name: &TableName, tablet: u16) -> Result<Arc<OpenTablet>> {
-        let mut tables = self.tables.held();
-        if let Some(open) = tables.get(name).and_then(|tablets| tablets.get(&tablet)) {
-            return Ok(open.clone());
+        let is_open = || self.tables.held().get(name).and_then(|all| all.get(&tablet)).cloned();
+        if let Some(open) = is_open() {
+            return Ok(open);
+        }
+        let _one = self.opening.held();
+        if let Some(open) = is_open() {
+            return Ok(open);
         }
         let fold = self.node.open_view(Context::of(&name.topic(tablet)))?;
         let open = OpenTablet::new(fold);
         if self.node.hosted().is_some() {
             open.decide(self.settings)?;
         }
-        tables.entry(name.clone()).or_default().insert(tablet, open.clone());
+        self.tables.held().entry(name.clone()).or_default().insert(tablet, open.clone());
         Ok(open)
     }
 
     /// The tablets of a table, in order: it is there once its first one is made, which is made last.
     fn table(&self, name: &str) -> Result<(TableName, Vec<Arc<OpenTablet>>)> {
         let name = TableName::new(name)?;
+        if !self.opened.load(Ordering::Acquire) {
+            // What is missing may be opened next.
+            let later = format!("use table `{name}`: this node opens its tables: ask again");
+            return Err(Error::retry(later));
+        }
         let none = || {
             Error::not_found(format!(
                 "use table `{name}`: there is none: make it (`holdfast table create {name}`)"
@@ -249,32 +257,6 @@ impl TableFace {
                 made.tablets,
                 tablets.len()
             ))),
-        }
-    }
-
-    /// The log is elsewhere: its host answers, through this node.
-    fn pass_on(&self, request: Request<'_>) {
-        let Request { opcode, meta, body, reply, .. } = request;
-        let now_ns = self.node.machine.clock.monotonic_ns();
-        let left_ns = reply.deadline_ns().map(|end_ns| end_ns.saturating_sub(now_ns));
-        let deadline_ms = left_ns.map_or(HOST_MS, |left_ns| (left_ns / 1_000_000) as u32);
-        let done = move |answered: Result<PeerReply>| {
-            answer(reply, answered.map(|PeerReply { meta, body }| (meta, Parts::from(body))));
-        };
-        self.ask_host((opcode, meta.to_vec(), body.into_vec()), deadline_ms, done);
-    }
-
-    fn ask_host(
-        &self,
-        (opcode, meta, body): (u16, Vec<u8>, Vec<u8>),
-        deadline_ms: u32,
-        done: impl FnOnce(Result<PeerReply>) + Send + 'static,
-    ) {
-        let body = (!body.is_empty()).then(|| Arc::new(body) as _);
-        let request = PeerRequest { opcode, meta, body, deadline_ms };
-        match self.node.log_host() {
-            Ok(host) => self.node.machine.peers.call(&host, request, Box::new(done)),
-            Err(e) => done(Err(e)),
         }
     }
 

@@ -137,6 +137,7 @@ impl State {
 impl View for TabletView {
     const NAME: &'static str = "tablet";
     const VERSION: u32 = 1;
+    const WEIGHS: bool = true;
 
     fn begin(_: &Context) -> TabletView {
         TabletView(RwLock::new(State::Unmade))

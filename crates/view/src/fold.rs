@@ -74,6 +74,9 @@ pub trait View: Sized + Send + Sync + 'static {
     /// Whether the view is kept where it outlives its process ([`InRows`]). One in memory is not:
     /// snapshots and the log bring it back.
     const OUTLIVES: bool = false;
+    /// Whether the next snapshot waits for as many bytes of entries as the last one had: of a view that
+    /// is much more than what changes it, so that each byte of the log costs at most one of a snapshot.
+    const WEIGHS: bool = Self::OUTLIVES;
     /// What entries without an envelope begin with, of a topic that was written before there were
     /// any: each is a command, whole, of session 0.
     const BARE: Option<u8> = None;
@@ -247,8 +250,7 @@ struct Shared<V> {
     /// Entries and bytes applied since the last snapshot: counted without a lock, on every entry.
     entries_since: AtomicU64,
     bytes_since: AtomicU64,
-    /// Of a view in rows, which are more than memory: no snapshot before the entries since the last
-    /// one have as many bytes as it had. So each byte of the log costs at most one of a snapshot.
+    /// See [`View::WEIGHS`].
     worth_bytes: AtomicU64,
     /// Never held while anything is called; locked after `machine` where both are needed.
     waiting: Mutex<Waiting>,

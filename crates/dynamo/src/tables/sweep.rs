@@ -13,6 +13,9 @@ use holdfast_wire::table as msg;
 /// A time that is further back is no time, as in DynamoDB: five years.
 const PAST_S_MAX: u64 = 5 * 365 * 24 * 3600;
 
+/// Pages of a table that is gone which one sweep removes.
+const PAGES: usize = 16;
+
 impl Tables {
     /// Removes items of tables that are gone and items whose time is over, some of each. `now_s` is in
     /// seconds since 1970.
@@ -48,15 +51,18 @@ impl Tables {
     }
 
     async fn remove_items(&self, name: &str, number: u64) -> Result<()> {
-        let (found, _) = self.page(items(number, Vec::new())).await?;
-        if found.is_empty() {
-            let (mut row, version) = self.name(name, msg::Level::Latest).await?;
-            row.gone.retain(|gone| *gone != number);
-            // Whoever has changed it meanwhile has left it, and the next sweep comes.
-            return self.set_name(name, &row, version).await.map(drop);
+        for _ in 0..PAGES {
+            let (found, _) = self.page(items(number, Vec::new())).await?;
+            if found.is_empty() {
+                let (mut row, version) = self.name(name, msg::Level::Latest).await?;
+                row.gone.retain(|gone| *gone != number);
+                // Whoever has changed it meanwhile has left it, and the next sweep comes.
+                return self.set_name(name, &row, version).await.map(drop);
+            }
+            let keys = found.into_iter().map(|found| (found.key, msg::Expect::Any));
+            self.delete(keys.collect()).await?;
         }
-        let keys = found.into_iter().map(|found| (found.key, msg::Expect::Any));
-        self.delete(keys.collect()).await
+        Ok(())
     }
 
     /// Looks at a page of a table's items, behind those of the last time.

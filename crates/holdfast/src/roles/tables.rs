@@ -21,9 +21,7 @@ struct TablesRole {
 /// Always there.
 pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let tables = context.tables.clone();
-    if let Err(e) = tables.open_all() {
-        context.node.report_finding(format!("open the tables: {e}"));
-    }
+    tables.open_all();
     let runs = tables.clone();
     let rounds = Rounds::start(context, ("tables", REST), move |_| runs.round())?;
     Ok(Some(Box::new(TablesRole { tables, rounds })))

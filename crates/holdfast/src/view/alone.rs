@@ -105,7 +105,8 @@ impl Alone {
         };
         // What others may ask a node for, it has no stores for.
         (config.s3_port, config.cache_port, config.dram) = (0, 0, "0".to_owned());
-        config.scribe_port = 0;
+        (config.scribe_port, config.dynamodb_port) = (0, 0);
+        config.tables_memory = "0".to_owned();
         config.disks = Vec::new();
         config.join = follows.clone();
         config.check()?;

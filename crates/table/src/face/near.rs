@@ -1,10 +1,11 @@
 //! The same operations for another face of this process, which asks in front of whichever node: here, or at
 //! the node that keeps the log.
 
-use super::{HOST_MS, TableFace, scan};
+use super::{TableFace, scan};
 use holdfast_base::Result;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_env::net::PeerReply;
+use holdfast_server::ask_host;
 use holdfast_wire as wire;
 use holdfast_wire::table as msg;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ impl TableFace {
             return self.make_here(make, done);
         }
         let request = (wire::OP_TABLE_MAKE, make.to_bytes(), Vec::new());
-        self.ask_host(request, HOST_MS, move |told| {
+        ask_host(&self.node, request, None, move |told| {
             done(told.and_then(|PeerReply { meta, .. }| Ok(msg::TableInfo::from_bytes(&meta)?)));
         });
     }
@@ -37,7 +38,7 @@ impl TableFace {
             return self.write_here(&write, rows, done);
         }
         let request = (wire::OP_TABLE_WRITE, write.to_bytes(), rows.to_bytes());
-        self.ask_host(request, HOST_MS, move |told| {
+        ask_host(&self.node, request, None, move |told| {
             done(told.and_then(|PeerReply { body, .. }| Ok(Vec::from_bytes(&body)?)));
         });
     }
@@ -48,7 +49,7 @@ impl TableFace {
             return self.read_here(read, done);
         }
         let request = (wire::OP_TABLE_READ, read.to_bytes(), Vec::new());
-        self.ask_host(request, HOST_MS, move |told| {
+        ask_host(&self.node, request, None, move |told| {
             done(told.and_then(|PeerReply { body, .. }| Ok(Vec::from_bytes(&body)?)));
         });
     }
@@ -59,7 +60,7 @@ impl TableFace {
             return self.scan_here(scan, done);
         }
         let request = (wire::OP_TABLE_SCAN, scan.to_bytes(), Vec::new());
-        self.ask_host(request, HOST_MS, move |told| {
+        ask_host(&self.node, request, None, move |told| {
             done(told.and_then(|PeerReply { body, .. }| scan::decode(&body)));
         });
     }

@@ -136,7 +136,7 @@ impl<V: View> Shared<V> {
             background.snapshot = Some(index);
             background.covered = oldest;
         }
-        if V::OUTLIVES {
+        if V::WEIGHS {
             self.worth_bytes.store(bytes, Ordering::Relaxed);
         }
         if let Some(oldest) = oldest.filter(|_| self.role == Role::Owner) {
