@@ -1,7 +1,7 @@
 //! What is written into a region's topic of a tablet, and what a stream is made of. Pure forms;
 //! docs/formats/table.md describes them byte by byte.
 
-use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
+use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId, Value};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::codec_struct;
 
@@ -81,7 +81,7 @@ pub struct Change {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    Put(Vec<u8>),
+    Put(Value),
     /// The record stays as a tombstone, at home where it was.
     Delete,
     /// The value stays, the home changes.
@@ -268,7 +268,7 @@ impl Decode for Change {
             home: StreamId::decode(reader)?,
             origin: RegionId::decode(reader)?,
             kind: match u8::decode(reader)? {
-                1 => ChangeKind::Put(reader.bytes()?.to_vec()),
+                1 => ChangeKind::Put(reader.bytes()?.into()),
                 2 => ChangeKind::Delete,
                 3 => ChangeKind::Move,
                 4 => ChangeKind::Forget,

@@ -570,7 +570,7 @@ fn shown(tablet: &OpenTablet, key: &[u8]) -> Result<Option<msg::Record>> {
     tablet.fold().read(|view, _| {
         let record = view.look(|tablet| {
             let record = tablet.record(key)?;
-            Some(msg::Record { version: record.version, value: record.value.clone()? })
+            Some(msg::Record { version: record.version, value: record.value.as_ref()?.to_vec() })
         });
         record.flatten()
     })

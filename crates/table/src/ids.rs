@@ -2,6 +2,7 @@
 
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use std::fmt;
+use std::sync::Arc;
 
 /// A region: a cluster with its own log. Tablets have at most 255 of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +34,9 @@ pub struct Place {
 
 /// A record's key.
 pub type Key = Vec<u8>;
+
+/// A record's value: shared by the entry that brought it, the record, and whoever reads it.
+pub type Value = Arc<[u8]>;
 
 impl StreamId {
     /// The stream of this region's own decisions.

@@ -2,7 +2,7 @@
 //! them bytes and a connection.
 
 use crate::entry::{Asked, StreamEntry};
-use crate::ids::{Epoch, Key, Place, RegionId, StreamId};
+use crate::ids::{Epoch, Key, Place, RegionId, StreamId, Value};
 use crate::sessions::Outcome;
 use crate::token::Token;
 
@@ -56,7 +56,7 @@ pub enum Answer {
     /// Of a write; the place is where it was decided.
     Done { outcome: Outcome, stream: StreamId, place: Place },
     /// Of a read: version and value, or none. Whoever has seen `seen` shows nothing older.
-    Value { found: Option<(u64, Vec<u8>)>, seen: Token },
+    Value { found: Option<(u64, Value)>, seen: Token },
     /// The token names what was cut off: the client's session begins anew.
     Branched,
     /// Unknown: ask again, a write with the same session and sequence.

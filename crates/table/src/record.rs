@@ -2,7 +2,7 @@
 //! which a home follows its users.
 
 use crate::entry::{Change, ChangeKind};
-use crate::ids::{Place, RegionId, StreamId};
+use crate::ids::{Place, RegionId, StreamId, Value};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 
 /// Writes in a row from one other region that move a record's home there.
@@ -18,7 +18,7 @@ pub struct Record {
     pub version: u64,
     pub home: StreamId,
     /// None in a tombstone.
-    pub value: Option<Vec<u8>>,
+    pub value: Option<Value>,
     /// Where its version was decided.
     pub stream: StreamId,
     pub place: Place,
@@ -55,7 +55,7 @@ impl Decode for Record {
             home: StreamId::decode(reader)?,
             value: match u8::decode(reader)? {
                 0 => None,
-                1 => Some(reader.bytes()?.to_vec()),
+                1 => Some(reader.bytes()?.into()),
                 _ => return Err(DecodeError::BadValue("record")),
             },
             stream: StreamId::decode(reader)?,
@@ -127,7 +127,7 @@ mod tests {
         let version = before.map_or(1, |before| before.version + 1);
         let home = before.map_or(StreamId::of(origin), |b| b.home_after_write(origin));
         let after = version - 1;
-        let kind = ChangeKind::Put(vec![1]);
+        let kind = ChangeKind::Put([1].into());
         let change = Change { key: b"k".to_vec(), version, after, home, origin, kind };
         let place = Place::new(Epoch::new(1, RegionId(0)), version);
         Record::after(before, &change, StreamId(0), place).unwrap()

@@ -16,6 +16,9 @@ use holdfast_base::{Error, Result, codec_enum, codec_struct};
 use holdfast_env::{planted, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Records that a snapshot writes before it asks whether it is still wanted.
+const RECORDS_AT_ONCE: usize = 1024;
+
 /// What an answer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -140,6 +143,11 @@ impl Tablet {
 
     /// Writes everything that the entries have made of it.
     pub fn snapshot(&self, out: &mut Writer<'_>) {
+        self.snapshot_while(out, &mut || Ok(()));
+    }
+
+    /// As [`Tablet::snapshot`], which ends where this fails: it is asked now and then.
+    pub fn snapshot_while(&self, out: &mut Writer<'_>, goes_on: &mut dyn FnMut() -> Result<()>) {
         out.put(&self.log);
         out.put(&self.applied);
         out.put(&self.floor);
@@ -151,7 +159,12 @@ impl Tablet {
             stream.snapshot(out);
         }
         out.put(&(self.records.len() as u64));
-        for (key, record) in &self.records {
+        for (at, (key, record)) in self.records.iter().enumerate() {
+            if at % RECORDS_AT_ONCE == 0
+                && let Err(e) = goes_on()
+            {
+                return out.fail(e);
+            }
             out.put_with(|out| put_bytes(out, key));
             out.put(record);
         }
@@ -466,5 +479,5 @@ impl Tablet {
 }
 
 fn record_bytes(key: &[u8], record: &Record) -> u64 {
-    (key.len() + record.value.as_ref().map_or(0, Vec::len)) as u64
+    (key.len() + record.value.as_ref().map_or(0, |value| value.len())) as u64
 }

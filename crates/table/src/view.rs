@@ -11,7 +11,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::HoldRwLock;
-use holdfast_view::{Applied, Context, View};
+use holdfast_view::{Apart, Applied, Context, View};
 use std::sync::RwLock;
 
 /// The kind of the entry that makes a tablet, behind those of [`Entry`].
@@ -172,6 +172,20 @@ impl View for TabletView {
             State::Follows { made, tablet } => write(made, tablet, out),
             State::Decides { made, region } => write(made, region.tablet(), out),
         }
+    }
+
+    /// As it is now, written while others go on: values are shared, so what is copied is little.
+    fn snapshot_apart(&self) -> Option<Apart> {
+        let (made, tablet) = match &*self.0.held_shared() {
+            State::Unmade => return None,
+            State::Follows { made, tablet } => (made.clone(), (**tablet).clone()),
+            State::Decides { made, region } => (made.clone(), region.tablet().clone()),
+        };
+        Some(Box::new(move |out, goes_on| {
+            out.put(&true);
+            out.put(&made);
+            tablet.snapshot_while(out, goes_on);
+        }))
     }
 
     fn describe(command: &[u8]) -> String {

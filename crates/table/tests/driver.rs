@@ -144,7 +144,7 @@ fn put(
 
 fn get(tablet: &Arc<OpenTablet>, key: &[u8], level: Level) -> Option<(u64, Vec<u8>)> {
     match ask(tablet, key, Op::Read(level)).unwrap() {
-        Answer::Value { found, .. } => found,
+        Answer::Value { found, .. } => found.map(|(version, value)| (version, value.to_vec())),
         other => panic!("{other:?}"),
     }
 }

@@ -1,8 +1,14 @@
 //! The bytes of docs/formats/table.md, for ever.
 
 use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::stream::{collect, read_all};
 use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Entry, Refusal, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
+use holdfast_table::region::Settings;
+use holdfast_table::tablet::{Form, Mode};
+use holdfast_table::view::{Made, TabletView};
+use holdfast_view::{Applied, Context, View};
 
 fn stream_entry(body: Body, asked: Option<Asked>) -> StreamEntry {
     let epoch = Epoch::new(2, RegionId(1));
@@ -49,7 +55,10 @@ fn entries_have_these_bytes() {
             ),
         ),
         (decided(Body::Open), in_entry("01")),
-        (decided(change(ChangeKind::Put(vec![9]))), in_entry(&format!("02 {key} 01 01000000 09"))),
+        (
+            decided(change(ChangeKind::Put([9].into()))),
+            in_entry(&format!("02 {key} 01 01000000 09")),
+        ),
         (decided(change(ChangeKind::Delete)), in_entry(&format!("02 {key} 02"))),
         (decided(change(ChangeKind::Move)), in_entry(&format!("02 {key} 03"))),
         (decided(change(ChangeKind::Forget)), in_entry(&format!("02 {key} 04"))),
@@ -78,4 +87,69 @@ fn what_a_newer_build_has_made_is_no_entry() {
     let mut entry = bytes(&format!("01 02 02 {PLACE} {BEFORE} 00 01"));
     *entry.last_mut().unwrap() = 7;
     assert!(Entry::from_bytes(&entry).is_err(), "a body of a later build");
+}
+
+/// A tablet of one region with a record: the entry that makes it, the entries, and the snapshot behind them.
+#[test]
+fn a_tablet_is_made_and_kept_in_these_bytes() {
+    let made =
+        Made { form: Form::new(Mode::Strong, 1), region: RegionId(0), tablet: 3, tablets: 5 };
+    let member = "00 0100000000000000 01";
+    let form = format!("02 00 01000000 {member} 00 0300 0500");
+    assert_eq!(made.command(), bytes(&format!("01 06 {form}")));
+
+    let context = Context::of("table/t/3");
+    let mut view = TabletView::begin(&context);
+    let epoch = StreamId(0).first_epoch();
+    let home = StreamId(0);
+    let entry = |number: u64, before: Epoch, body: Body| {
+        let asked = Some(Asked { session: 4, sequence: number, below: number });
+        let place = Place::new(epoch, number);
+        Entry::Decided { stream: home, entry: StreamEntry { place, before, asked, body } }
+    };
+    let change = Change {
+        key: b"k".to_vec(),
+        version: 1,
+        after: 0,
+        home,
+        origin: RegionId(0),
+        kind: ChangeKind::Put([9].into()),
+    };
+    let entries = [
+        made.command(),
+        entry(1, Epoch(0), Body::Change(change)).to_bytes(),
+        entry(2, epoch, Body::Refused(Refusal::Found(1))).to_bytes(),
+    ];
+    for (index, bytes) in (1..).zip(&entries) {
+        let applied = view.apply(Index(index), bytes);
+        let result = if index == 1 { Vec::new() } else { vec![1] };
+        assert_eq!(applied, Applied::Ok(result));
+    }
+    // Strong: what is kept is known once somebody decides.
+    assert!(view.decide(Settings::default()));
+    let mut snapshot = Vec::new();
+    collect(&mut snapshot, |out| view.snapshot(out));
+    let epoch = "0001000000000000";
+    let (one, two) = ("0100000000000000", "0200000000000000");
+    let digest = view.look(|tablet| tablet.shown(home).digest.to_bytes()).unwrap();
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = format!(
+        "01 {form} {one} 0300000000000000 0000000000000000 \
+         00 {epoch} {two} {digest} 01000000 {epoch} {two} 0000000000000000 \
+         {epoch} 01 {epoch} {epoch} {two} {one} 0000000000000000 01000000 {member} \
+         {one} 01000000 6b {one} 00 01 01000000 09 00 {epoch} {one} 00 {one} 00000000 \
+         {one} 0400000000000000 {two} {one} {two} 02 01 {one} 00 {epoch} {two}"
+    );
+    assert_eq!(snapshot, bytes(&text));
+    let restored = read_all(&snapshot, |source| TabletView::restore(&context, source)).unwrap();
+    let mut again = Vec::new();
+    collect(&mut again, |out| restored.snapshot(out));
+    assert_eq!(again, snapshot);
+    let apart = restored.snapshot_apart().unwrap();
+    let mut written = Vec::new();
+    collect(&mut written, |out| apart(out, &mut || Ok(())));
+    assert_eq!(written, snapshot, "apart from the view it is the same");
+    let later = view.apply(Index(4), &bytes("01 07"));
+    assert!(matches!(later, Applied::UnknownVersion(_)), "{later:?}");
+    assert!(matches!(view.apply(Index(5), &made.command()), Applied::Refused(_)));
 }

@@ -85,7 +85,7 @@ fn write(sequence: u64) -> Request {
 #[test]
 fn a_home_that_starts_decides_nothing_before_it_shows_what_it_decides_on() {
     let (here, there) = (StreamId(0), StreamId(1));
-    let put = || ChangeKind::Put(vec![0]);
+    let put = || ChangeKind::Put([0].into());
     let entries = [
         Entry::Decided { stream: here, entry: decided(0, 1, (1, 0, 1, put())) },
         Entry::Followed {
@@ -124,7 +124,7 @@ fn a_home_that_starts_decides_nothing_before_it_shows_what_it_decides_on() {
 #[test]
 fn a_version_waits_for_the_one_before_and_its_stream_waits_behind_it() {
     let form = Form::new(Mode::Timeline, 3);
-    let put = || ChangeKind::Put(vec![0]);
+    let put = || ChangeKind::Put([0].into());
     let follow = |stream: u8, entries: Vec<StreamEntry>| Entry::Followed {
         stream: StreamId(stream),
         under: StreamId(stream).first_epoch(),
@@ -152,7 +152,7 @@ fn a_version_waits_for_the_one_before_and_its_stream_waits_behind_it() {
 #[test]
 fn a_region_that_lost_its_log_is_sent_everything_again() {
     let here = StreamId(0);
-    let entry = decided(0, 1, (1, 0, 0, ChangeKind::Put(vec![0])));
+    let entry = decided(0, 1, (1, 0, 0, ChangeKind::Put([0].into())));
     // Of a strong table the new log would be admitted, by an entry that is sent.
     let mut region = region(Mode::Timeline, &[Entry::Decided { stream: here, entry }]);
     let says = |number| {

@@ -22,7 +22,7 @@ pub fn written(answer: Answer) -> Result<msg::Written> {
 pub fn found(answer: Answer) -> Result<Option<msg::Record>> {
     match answer {
         Answer::Value { found, .. } => {
-            Ok(found.map(|(version, value)| msg::Record { version, value }))
+            Ok(found.map(|(version, value)| msg::Record { version, value: value.to_vec() }))
         }
         other => Err(Error::bug(format!("a read was answered {other:?}"))),
     }

@@ -54,7 +54,7 @@ impl Cursor<'_> {
         while let Some((key, record)) = if backwards { range.next_back() } else { range.next() } {
             let Some(value) = &record.value else { continue };
             bytes += key.len() + value.len();
-            let record = msg::Record { version: record.version, value: value.clone() };
+            let record = msg::Record { version: record.version, value: value.to_vec() };
             found.push(Found { key: key.clone(), record });
             if found.len() >= AHEAD_ROWS.size() || bytes >= AHEAD_BYTES {
                 AHEAD_ROWS.cross();

@@ -251,7 +251,7 @@ impl Region {
                     None => before.home,
                 },
                 origin,
-                kind: value.map_or(ChangeKind::Delete, ChangeKind::Put),
+                kind: value.map_or(ChangeKind::Delete, |value| ChangeKind::Put(value.into())),
             },
             None => Change {
                 key: request.key,
@@ -259,7 +259,7 @@ impl Region {
                 after: 0,
                 home: StreamId::of(origin),
                 origin,
-                kind: value.map_or(ChangeKind::Delete, ChangeKind::Put),
+                kind: value.map_or(ChangeKind::Delete, |value| ChangeKind::Put(value.into())),
             },
         };
         if change.home != home {
