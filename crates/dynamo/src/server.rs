@@ -3,7 +3,7 @@
 
 use crate::api::{Api, only_reads};
 use crate::fault::{Fault, Result, Type};
-use crate::users::{Keys, check};
+use crate::users::{Keys, check, check_head};
 use crc_fast::{CrcAlgorithm, checksum};
 use holdfast_env::budget::Share;
 use holdfast_env::runtime::{self, Places, Runtime};
@@ -29,6 +29,10 @@ use std::time::Duration;
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// What is held for a body, in bodies: as it came, as a document, as items, as an answer.
 const BODY_COPIES: u64 = 8;
+/// What a value of a parsed document takes, besides its own bytes.
+const VALUE_BYTES: u64 = 128;
+/// Of an answer that go out at once.
+const FRAME_BYTES: usize = 64 << 10;
 const TARGET: &str = "DynamoDB_20120810";
 const JSON: &str = "application/x-amz-json-1.0";
 
@@ -136,7 +140,13 @@ impl Door {
             return self.answer(StatusCode::NOT_FOUND, "text/plain", told.into(), None);
         }
         let kind = if kind == JSON { JSON } else { "application/json" };
-        let (body, share) = match self.receive(body).await {
+        // A stranger's body takes no memory that others could use.
+        if check_head(&head.headers, &*self.keys, self.clock.unix_ms()).is_err()
+            && let Err(fault) = self.carry_out(&head.headers, &[], None).await
+        {
+            return self.refuse(fault, kind);
+        }
+        let (body, mut share) = match self.receive(body).await {
             Ok(received) => received,
             Err(Received::TooLarge) => {
                 let why = Fault::shape(
@@ -147,22 +157,34 @@ impl Door {
                 return self.answer(status, kind, why.to_string(), None);
             }
             Err(Received::NoMemory) => {
-                let why = "Other clients have all memory for now: come again in a moment";
-                return self.refuse(Fault::new(Type::ServiceUnavailable, why), kind);
+                return self.refuse(no_memory(), kind);
             }
             Err(Received::Broken) => {
                 return self.refuse(Fault::shape("The body did not come to its end"), kind);
             }
         };
-        match self.carry_out(&head.headers, &body).await {
-            Ok(answer) => self.answer(StatusCode::OK, kind, answer.to_string(), Some(share)),
+        match self.carry_out(&head.headers, &body, Some(&mut share)).await {
+            Ok(answer) => {
+                drop(body);
+                let answer = answer.to_string();
+                // What it was asked with is gone; the answer waits until it is read.
+                match share.grow(answer.len() as u64) {
+                    true => self.answer(StatusCode::OK, kind, answer, Some(share)),
+                    false => self.refuse(no_memory(), kind),
+                }
+            }
             Err(fault) => self.refuse(fault, kind),
         }
     }
 
     /// What is looked at in which order is this: the target's form, who asks, the
     /// body's syntax, whether they may, what is asked.
-    async fn carry_out(&self, headers: &HeaderMap, body: &[u8]) -> Result<Json> {
+    async fn carry_out(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        share: Option<&mut Share>,
+    ) -> Result<Json> {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let target = text(HeaderName::from_static("x-amz-target")).unwrap_or_default();
         let operation = target.strip_prefix(TARGET).and_then(|rest| rest.strip_prefix('.'));
@@ -173,7 +195,13 @@ impl Door {
             ));
         };
         let key = check(headers, body, &*self.keys, self.clock.unix_ms())?;
-        // Nobody's body is not looked at.
+        // Nobody's body is not looked at. A document takes many times its bytes where its values are
+        // small.
+        let values = body.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+        let fits = share.is_none_or(|share| share.grow(values as u64 * VALUE_BYTES));
+        if !fits {
+            return Err(no_memory());
+        }
         let parsed: Json =
             serde_json::from_slice(body).map_err(|_| Fault::shape("The body is not JSON"))?;
         let may = if only_reads(operation) { key.reads } else { key.writes };
@@ -249,6 +277,11 @@ impl Door {
     }
 }
 
+fn no_memory() -> Fault {
+    let why = "Other clients have all memory for now: come again in a moment";
+    Fault::new(Type::ServiceUnavailable, why)
+}
+
 /// Why there is no body.
 enum Received {
     TooLarge,
@@ -256,7 +289,7 @@ enum Received {
     Broken,
 }
 
-/// An answer's body, in one piece.
+/// An answer's body: in pieces, so that its memory counts until the last one goes.
 pub struct Whole {
     bytes: Option<Bytes>,
     /// Until it is sent.
@@ -271,7 +304,10 @@ impl http_body::Body for Whole {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+        let Some(mut bytes) = self.bytes.take() else { return Poll::Ready(None) };
+        let piece = bytes.split_to(bytes.len().min(FRAME_BYTES));
+        self.bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -96,9 +96,17 @@ fn date_of(unix_ms: u64) -> String {
     utc((unix_ms / 1000) as i64, 'T').replace(['-', ':'], "") + "Z"
 }
 
-/// Checks that `POST /` with these headers and this body is signed by a key that is known, and tells
-/// the key.
-pub fn check(headers: &HeaderMap, body: &[u8], keys: &dyn Keys, now_ms: u64) -> Result<Key> {
+/// What can be said of a request before its body comes: whether it names a key that is known, and
+/// says that it signs what it must. Of others no body is waited for.
+pub fn check_head(headers: &HeaderMap, keys: &dyn Keys, now_ms: u64) -> Result<()> {
+    head(headers, keys, now_ms).map(drop)
+}
+
+fn head<'a>(
+    headers: &'a HeaderMap,
+    keys: &dyn Keys,
+    now_ms: u64,
+) -> Result<(Signed<'a>, &'a str, Key)> {
     let signed = read(text(headers, "authorization").unwrap_or_default())?;
     let date = text(headers, "x-amz-date").ok_or_else(|| {
         incomplete("Authorization header requires existence of a 'X-Amz-Date' header. ")
@@ -137,6 +145,13 @@ pub fn check(headers: &HeaderMap, body: &[u8], keys: &dyn Keys, now_ms: u64) -> 
         return Err(unknown());
     }
     let key = keys.key(signed.key)?.ok_or_else(unknown)?;
+    Ok((signed, date, key))
+}
+
+/// Checks that `POST /` with these headers and this body is signed by a key that is known, and tells
+/// the key.
+pub fn check(headers: &HeaderMap, body: &[u8], keys: &dyn Keys, now_ms: u64) -> Result<Key> {
+    let (signed, date, key) = head(headers, keys, now_ms)?;
     let mut lines = String::new();
     for name in signed.headers.split(';') {
         let values = headers.get_all(name).iter();

@@ -247,9 +247,11 @@ impl TableFace {
                 "use table `{name}`: there is none: make it (`holdfast table create {name}`)"
             ))
         };
-        let tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
+        let mut tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
         let first = tablets.get(&0).ok_or_else(none)?;
         let made = first.fold().read(|view, _| view.made())?.ok_or_else(none)?;
+        // Those behind them are of an attempt to make it otherwise.
+        tablets.split_off(&made.tablets);
         match tablets.len() == usize::from(made.tablets) {
             true => Ok((name, tablets.into_values().collect())),
             false => Err(Error::corrupt(format!(
@@ -306,6 +308,14 @@ impl TableFace {
             tablets: make.tablets,
         };
         self.check_room(&name, make.tablets)?;
+        // What was made, or begun, with other words stays as it is: nothing is added to it.
+        let begun = self.tables.held().get(&name).cloned().unwrap_or_default();
+        for (tablet, open) in begun {
+            match open.fold().read(|view, _| view.made())? {
+                Some(made) if made != wanted(tablet) => return Err(made_otherwise(&made)),
+                _ => {}
+            }
+        }
         // The first comes last: with it the table is there, whole.
         for tablet in (0..make.tablets).rev() {
             let open = self.open(&name, tablet)?;
@@ -343,9 +353,9 @@ impl TableFace {
         let reply = request.reply;
         let names: Vec<TableName> = self.tables.held().keys().cloned().collect();
         let told = names.iter().filter_map(|name| match self.info(name) {
-            // It is being made.
-            Err(e) if e.kind == Kind::NotFound => None,
-            told => Some(told),
+            Err(e) if e.kind == Kind::Retry => Some(Err(e)),
+            // It is being made; or it is damaged, which leaves the others.
+            told => told.ok().map(Ok),
         });
         let told: Result<Vec<msg::TableInfo>> = told.collect();
         answer(reply, told.map(|told| (told.to_bytes(), Parts::None)));
@@ -405,7 +415,7 @@ impl TableFace {
         };
         let asked = check_rows(&rows)
             .and_then(|()| self.table(&write.table))
-            .and_then(|(_, tablets)| self.check_bytes(&rows).map(|()| tablets));
+            .and_then(|(_, tablets)| self.check_bytes(&rows, &tablets).map(|()| tablets));
         let tablets = match asked {
             Ok(tablets) => tablets,
             Err(e) => return done(Err(e)),
@@ -427,14 +437,23 @@ impl TableFace {
     }
 
     /// A table is in memory: what it may take there is bounded, so that it takes nothing from others.
-    fn check_bytes(&self, rows: &[msg::Row]) -> Result<()> {
-        if rows.iter().all(|row| row.value.is_none()) || planted!("table.no-bound-of-bytes") {
+    fn check_bytes(&self, rows: &[msg::Row], tablets: &[Arc<OpenTablet>]) -> Result<()> {
+        // Who writes less than there was makes room.
+        let grows = |row: &msg::Row| {
+            let Some(value) = &row.value else { return false };
+            let tablet = &tablets[usize::from(tablet_of(&row.key, tablets.len() as u16))];
+            let before = tablet.fold().read_last(|view| {
+                view.look(|tablet| tablet.record(&row.key)?.value.as_ref().map(|value| value.len()))
+            });
+            before.flatten().is_none_or(|before| before < value.len())
+        };
+        if planted!("table.no-bound-of-bytes") {
             return Ok(());
         }
         let bytes =
             |tablet: &Arc<OpenTablet>| tablet.fold().read_last(|view| view.look(Tablet::bytes));
         let held: u64 = self.all().iter().filter_map(bytes).sum();
-        match held < self.bytes_max {
+        match held < self.bytes_max || !rows.iter().any(grows) {
             true => Ok(()),
             false => Err(Error::full(format!(
                 "the tables of this node have {held} bytes of keys and values, and may have {}: delete \

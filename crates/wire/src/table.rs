@@ -7,7 +7,7 @@ use holdfast_base::{codec_enum, codec_struct};
 /// Longest key of a record.
 pub const KEY_BYTES_MAX: usize = 6144;
 /// Longest value of a record.
-pub const VALUE_BYTES_MAX: usize = 512 << 10;
+pub const VALUE_BYTES_MAX: usize = 900 << 10;
 /// Writes of one request: as many as a tablet remembers the results of, of one session.
 pub const WRITES_MAX: usize = 64;
 /// Keys and values of one request's writes.

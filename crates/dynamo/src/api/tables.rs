@@ -19,6 +19,9 @@ const REFUSED: [&str; 7] = [
     "WarmThroughput",
 ];
 
+/// Of the name of a key's attribute.
+const ATTRIBUTE_BYTES_MAX: usize = 255;
+
 /// What an account may have elsewhere; here nothing of it limits anything.
 pub fn limits() -> Json {
     json!({
@@ -272,6 +275,15 @@ fn keys(
     definitions: &[(&str, &str)],
     schema: &[(&str, &str)],
 ) -> Result<(KeyAttribute, Option<KeyAttribute>)> {
+    if definitions
+        .iter()
+        .chain(schema)
+        .any(|(name, _)| !(1..=ATTRIBUTE_BYTES_MAX).contains(&name.len()))
+    {
+        return Err(invalid(format_args!(
+            "the name of a key's attribute has 1 to {ATTRIBUTE_BYTES_MAX} bytes"
+        )));
+    }
     let names =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     if schema.len() > definitions.len() {

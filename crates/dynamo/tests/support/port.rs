@@ -82,6 +82,12 @@ impl Client {
 
     /// Sends an operation, signed.
     pub fn call(&mut self, operation: &str, body: &[u8]) -> std::io::Result<Answer> {
+        let head = self.head(operation, body, body.len());
+        self.raw(&[head.as_bytes(), body].concat())
+    }
+
+    /// The head of an operation, signed for this body, of which so many bytes are announced.
+    pub fn head(&self, operation: &str, body: &[u8], bytes: usize) -> String {
         let now_s = RealClock::new().unix_ms() / 1000;
         let date = holdfast_base::text::utc(now_s as i64, 'T').replace(['-', ':'], "") + "Z";
         let scope = Scope { day: &date[..8], region: "us-east-1", service: "dynamodb" };
@@ -95,16 +101,13 @@ impl Client {
         );
         let canonical = format!("POST\n/\n\n{lines}\n{names}\n{}", sha256_hex(body));
         let signature = signature(SECRET, &date, &scope, &canonical);
-        let head = format!(
+        format!(
             "POST / HTTP/1.1\r\nhost: {}\r\ncontent-type: {kind}\r\nx-amz-date: {date}\r\n\
              x-amz-target: {target}\r\nauthorization: AWS4-HMAC-SHA256 \
              Credential={}/{scope}, SignedHeaders={names}, Signature={signature}\r\n\
-             content-length: {}\r\n\r\n",
-            self.host,
-            self.key,
-            body.len()
-        );
-        self.raw(&[head.as_bytes(), body].concat())
+             content-length: {bytes}\r\n\r\n",
+            self.host, self.key
+        )
     }
 
     /// Sends bytes and reads one answer.

@@ -74,6 +74,15 @@ if phase == "write":
     with music.batch_writer() as batch:
         for i in range(50):
             batch.put_item(Item={"Artist": "B", "Song": f"T{i}", "blob": b"\x00" * 1000})
+    # Within 400 KiB as they are counted, and more as they are kept.
+    many = {"Artist": "N", "Song": "S"}
+    music.put_item(Item={**many, "l": [1] * 130_000})
+    assert len(music.get_item(Key=many)["Item"]["l"]) == 130_000
+    music.delete_item(Key=many)
+    long = {"AttributeName": "a" * 256, "KeyType": "HASH"}
+    define = [{"AttributeName": "a" * 256, "AttributeType": "S"}]
+    wrong = dict(TableName="Long", KeySchema=[long], AttributeDefinitions=define, BillingMode="PAY_PER_REQUEST")
+    refused("ValidationException", lambda: client.create_table(**wrong))
     refused("InvalidSignatureException", connect("client", "another").list_tables)
     refused("ValidationException", lambda: music.put_item(Item={"Artist": "A"}))
     refused("ResourceNotFoundException", lambda: db.Table("None").get_item(Key={"k": "v"}))

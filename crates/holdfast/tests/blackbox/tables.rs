@@ -21,6 +21,10 @@ fn records_are_written_read_and_scanned_by_command() {
     t(&["create", "users", "--tablets", "3"]).ok();
     t(&["create", "users", "--tablets", "3"]).ok();
     t(&["create", "users", "--mode", "strong"]).refused(&["users", "timeline and of 3 tablets"]);
+    // It was out of use for good: the attempt had added tablets to it.
+    t(&["create", "users", "--tablets", "5"]).refused(&["users", "timeline and of 3 tablets"]);
+    t(&["create", "users", "--tablets", "2"]).refused(&["users", "timeline and of 3 tablets"]);
+    assert_eq!(node.json(&["table", "ls"]).len(), 1);
     assert_eq!(t(&["put", "users", "alice", "one"]).ok(), "version 1\n");
     assert_eq!(t(&["put", "users", "alice", "two", "--if-version", "1"]).ok(), "version 2\n");
     t(&["put", "users", "alice", "3", "--if-version", "1"]).refused(&["alice", "version 2"]);
@@ -50,12 +54,12 @@ fn records_are_written_read_and_scanned_by_command() {
     assert_eq!((&described[0]["records"], &described[0]["region"]), (&40.into(), &0.into()));
 
     let large = scratch.path("large");
-    fs::write(&large, bytes(1, 512 << 10)).unwrap();
+    fs::write(&large, bytes(1, 900 << 10)).unwrap();
     let large = large.to_str().unwrap();
     t(&["put", "users", "large", "--file", large]).ok();
     assert!(t(&["get", "users", "large"]).out == fs::read(large).unwrap());
-    fs::write(large, bytes(1, (512 << 10) + 1)).unwrap();
-    t(&["put", "users", "large", "--file", large]).refused(&["524289 bytes", "524288"]);
+    fs::write(large, bytes(1, (900 << 10) + 1)).unwrap();
+    t(&["put", "users", "large", "--file", large]).refused(&["921601 bytes", "921600"]);
     t(&["put", "users", "", "x"]).refused(&["key is empty"]);
     t(&["put", "users", &"k".repeat(6145), "x"]).refused(&["6145 bytes"]);
     t(&["get", "nobodys", "x"]).refused(&["nobodys", "table create"]);
@@ -80,6 +84,8 @@ fn a_table_that_has_no_more_room_refuses_and_goes_on() {
     }
     let full = client.table("t").write(&[put("d", &value, Expect::Any)]).unwrap_err();
     assert!(full.message.contains("tables_memory"), "{full}");
+    // Less in its place makes room, too.
+    client.table("t").write(&[put("a", b"less", Expect::Any)]).unwrap();
     let delete = TableWrite { key: b"b".to_vec(), value: None, expect: Expect::Any };
     client.table("t").write(&[delete]).unwrap();
     client.table("t").write(&[put("d", &value, Expect::Any)]).unwrap();

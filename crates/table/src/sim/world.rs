@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 /// A region that is behind a multiple of so many entries when it ticks is kept as it is then.
-const SNAPSHOT_ENTRIES: u64 = 5;
+const SNAPSHOT_ENTRIES: u64 = 23;
 
 /// What those of the entries that a tablet has not applied make of it.
 pub fn folded(mut tablet: Tablet, entries: &[(u64, Vec<u8>)]) -> Result<Tablet> {
