@@ -165,13 +165,12 @@ impl Door {
         };
         match self.carry_out(&head.headers, &body, Some(&mut share)).await {
             Ok(answer) => {
-                drop(body);
+                drop((body, share));
                 let answer = answer.to_string();
-                // What it was asked with is gone; the answer waits until it is read.
-                match share.grow(answer.len() as u64) {
-                    true => self.answer(StatusCode::OK, kind, answer, Some(share)),
-                    false => self.refuse(no_memory(), kind),
-                }
+                // It is done, and who were told otherwise would do it again: the answer counts, and is
+                // not refused, however much others have.
+                let share = self.limits.budget.hold(answer.len() as u64);
+                self.answer(StatusCode::OK, kind, answer, Some(share))
             }
             Err(fault) => self.refuse(fault, kind),
         }

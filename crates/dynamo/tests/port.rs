@@ -7,8 +7,9 @@ mod support {
 }
 
 use crc_fast::{CrcAlgorithm, checksum};
+use holdfast_env::Budget;
 use serde_json::json;
-use support::port::{Client, start};
+use support::port::{Client, start, start_within};
 
 #[test]
 fn requests_are_answered_with_a_checksum_and_an_id() {
@@ -112,4 +113,35 @@ fn a_document_counts_for_what_it_takes() {
     let refused = client.call("ListTables", body.as_bytes()).unwrap();
     assert!(refused.status >= 500 && refused.body.contains("memory"), "{}", refused.body);
     assert_eq!(client.call("ListTables", b"{}").unwrap().status, 200);
+}
+
+/// What was done is said to be done, also where its answer is larger than what memory there is: clients
+/// do again what is refused, and a counter would count twice.
+#[test]
+fn what_is_done_is_answered_whatever_it_takes() {
+    let budget = Budget::new(64 << 20);
+    let (_server, address) = start_within(budget.clone());
+    let mut client = Client::connect(address).unwrap();
+    let make = r#"{"TableName":"tab","KeySchema":[{"AttributeName":"k","KeyType":"HASH"}],
+        "AttributeDefinitions":[{"AttributeName":"k","AttributeType":"S"}],
+        "BillingMode":"PAY_PER_REQUEST"}"#;
+    assert_eq!(client.call("CreateTable", make.as_bytes()).unwrap().status, 200);
+    let mut update = |what: &str, value: &str| {
+        let body = format!(
+            r#"{{"TableName":"tab","Key":{{"k":{{"S":"a"}}}},"UpdateExpression":"{what}",
+                "ExpressionAttributeValues":{{":v":{value}}},"ReturnValues":"ALL_NEW"}}"#
+        );
+        client.call("UpdateItem", body.as_bytes()).unwrap()
+    };
+    // A byte that six stand for in JSON.
+    let piece = format!(r#"{{"S":"{}"}}"#, "\\u0001".repeat(10_000));
+    for number in 0..39 {
+        assert_eq!(update(&format!("SET a{number} = :v"), &piece).status, 200);
+    }
+    // Others have all but what a small request takes.
+    let _others = budget.hold(budget.limit() - budget.used() - (3 << 20));
+    let counted = update("ADD n :v", r#"{"N":"1"}"#);
+    assert_eq!(counted.status, 200);
+    assert!(counted.body.len() > 2 << 20, "{} bytes", counted.body.len());
+    assert_eq!(counted.json()["Attributes"]["n"]["N"], "1");
 }

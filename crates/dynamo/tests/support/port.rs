@@ -30,10 +30,15 @@ impl Keys for Two {
 
 /// Starts the port over an empty store.
 pub fn start(budget_bytes: u64) -> (Server, SocketAddr) {
+    start_within(Budget::new(budget_bytes))
+}
+
+/// The same, with a budget that others have a part of.
+pub fn start_within(budget: Arc<Budget>) -> (Server, SocketAddr) {
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let limits = Limits {
         connections: 64,
-        budget: Budget::new(budget_bytes),
+        budget,
         head: Duration::from_secs(30),
         stall: Duration::from_secs(30),
         threads: 2,
