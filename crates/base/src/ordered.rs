@@ -44,6 +44,19 @@ pub fn take(row: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     }
 }
 
+/// The least bytes behind these: no others lie between.
+pub fn next(bytes: &[u8]) -> Vec<u8> {
+    [bytes, &[ZERO]].concat()
+}
+
+/// The least bytes behind all that begin with `prefix`; nothing if there are none.
+pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
 /// Where the first zero byte is. Eight bytes at a time: whoever passes over a view asks it of each row.
 #[inline]
 fn first_zero(bytes: &[u8]) -> Option<usize> {
@@ -119,6 +132,20 @@ mod tests {
                 let mut start = Vec::new();
                 put_open(&mut start, bytes);
                 assert_eq!(row(other, b"").starts_with(&start), other.starts_with(bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_lie_where_the_order_says() {
+        let samples = samples();
+        for bytes in &samples {
+            let (next, after) = (next(bytes), after_prefix(bytes));
+            assert!(*bytes < next);
+            for other in &samples {
+                assert_eq!(other > bytes, *other >= next, "{other:?} behind {bytes:?}");
+                let begins = other >= bytes && after.as_ref().is_none_or(|after| other < after);
+                assert_eq!(other.starts_with(bytes), begins, "{other:?} begins with {bytes:?}");
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::service::{Answer, Blobs};
 use crate::{rows, version_name};
 use holdfast_base::Result;
 use holdfast_base::codec::Decode;
+use holdfast_base::ordered;
 use holdfast_env::Rows;
 
 /// What to list.
@@ -37,7 +38,7 @@ impl ListQuery {
             // The whole group was listed.
             Some(group) if group == self.after => rows::behind(group.as_bytes()),
             _ if self.after.is_empty() => Vec::new(),
-            _ => [self.after.as_bytes(), &[0]].concat(),
+            _ => ordered::next(self.after.as_bytes()),
         };
         after.max(self.prefix.as_bytes().to_vec())
     }

@@ -139,16 +139,9 @@ pub fn chunk(chunk: ChunkId) -> Vec<u8> {
     row
 }
 
-/// The first row behind all that begin with `prefix`.
+/// The first row behind all that begin with `prefix`; empty if there is none.
 pub fn behind(prefix: &[u8]) -> Vec<u8> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < 255 {
-            end.push(last + 1);
-            break;
-        }
-    }
-    end
+    ordered::after_prefix(prefix).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use crate::client::{Client, Patience};
 use crate::connection::Response;
-use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{RealRng, Rng};
 use holdfast_wire as wire;
-use holdfast_wire::table::{self as msg, Expect, Found, Level, Record, Row, TableInfo, Written};
+use holdfast_wire::table::{self as msg, Expect, Level, Page, Record, Row, TableInfo, Written};
 
 /// One write, before it has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl TableClient<'_> {
             let write = msg::Write { table, session: self.session, below: self.next };
             self.next += some.len() as u64;
             let written: Vec<Written> =
-                self.send(wire::OP_TABLE_WRITE, &write, &rows.to_bytes(), whole)?;
+                self.send(wire::OP_TABLE_WRITE, &write, &rows.to_bytes())?;
             if written.len() != some.len() {
                 return Err(Error::bug("write to a table: there are fewer answers than writes"));
             }
@@ -89,7 +89,7 @@ impl TableClient<'_> {
             let left = &keys[all.len()..];
             let keys = left[..left.len().min(msg::READ_KEYS_MAX)].to_vec();
             let read = msg::Read { table: self.table.clone(), level, keys };
-            let found: Vec<Option<Record>> = self.send(wire::OP_TABLE_READ, &read, &[], whole)?;
+            let found: Vec<Option<Record>> = self.send(wire::OP_TABLE_READ, &read, &[])?;
             if found.is_empty() || found.len() > left.len() {
                 return Err(Error::bug("read a table: the answers are not those to the keys"));
             }
@@ -98,15 +98,14 @@ impl TableClient<'_> {
         Ok(all)
     }
 
-    /// A page of records in order of their keys, and where to go on, if there may be more: `from` of the
-    /// next page, or `until` of it, backwards.
+    /// A page of records in order of their keys.
     pub fn scan(
         &mut self,
         from: &[u8],
         until: Option<&[u8]>,
         backwards: bool,
         rows_max: u32,
-    ) -> Result<(Vec<Found>, Option<Vec<u8>>)> {
+    ) -> Result<Page> {
         let scan = msg::Scan {
             table: self.table.clone(),
             from: from.to_vec(),
@@ -114,24 +113,11 @@ impl TableClient<'_> {
             backwards,
             rows_max,
         };
-        self.send(wire::OP_TABLE_SCAN, &scan, &[], |reader| {
-            let found = Vec::decode(reader)?;
-            let next = match bool::decode(reader)? {
-                true => Some(reader.bytes()?.to_vec()),
-                false => None,
-            };
-            Ok((found, next))
-        })
+        self.send(wire::OP_TABLE_SCAN, &scan, &[])
     }
 
     /// Sends a request, again where nothing is known, for as long as its deadline allows.
-    fn send<T>(
-        &mut self,
-        opcode: u16,
-        message: &impl Encode,
-        body: &[u8],
-        read: impl Fn(&mut Reader<'_>) -> Result<T, holdfast_base::codec::DecodeError>,
-    ) -> Result<T> {
+    fn send<T: Decode>(&mut self, opcode: u16, message: &impl Encode, body: &[u8]) -> Result<T> {
         let mut patience = Patience::default();
         let response: Response = loop {
             let ticket = self.client.submit(opcode, message, &[body])?;
@@ -143,16 +129,10 @@ impl TableClient<'_> {
                 answer => break answer?,
             }
         };
-        let mut reader = Reader::new(response.body());
-        let read = read(&mut reader).and_then(|read| reader.finish().map(|()| read));
-        read.map_err(|e| {
+        T::from_bytes(response.body()).map_err(|e| {
             Error::unsupported(format!("read the node's answer: {e}: use matching builds"))
         })
     }
-}
-
-fn whole<T: Decode>(reader: &mut Reader<'_>) -> Result<T, holdfast_base::codec::DecodeError> {
-    T::decode(reader)
 }
 
 /// As much at once as one request may have.

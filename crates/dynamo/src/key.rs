@@ -3,6 +3,7 @@
 
 use crate::decimal::Decimal;
 use crate::value::Value;
+use holdfast_base::ordered;
 use holdfast_base::random::mix;
 
 /// Bytes of the hash in front.
@@ -43,14 +44,6 @@ pub fn put_sort(out: &mut Vec<u8>, sort: &Value) -> Option<()> {
     Some(())
 }
 
-/// The least bytes that follow all that begin with `prefix`; nothing if there are none.
-pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
-    let mut after = prefix[..=last].to_vec();
-    after[last] += 1;
-    Some(after)
-}
-
 /// Where the hashes of a segment of a parallel scan begin; `segment` may be the one behind the last.
 pub fn segment_start(segment: u32, segments: u32) -> u64 {
     (u64::from(segment) << 32).div_ceil(u64::from(segments.max(1)))
@@ -64,14 +57,9 @@ fn hash(key: &[u8]) -> u32 {
     (mix(fnv) >> 32) as u32
 }
 
-/// Zero bytes are followed by 255, the end is two zeros: what is longer comes later.
+/// The end is two zeros: what is longer comes later.
 fn put_ended(out: &mut Vec<u8>, bytes: &[u8]) {
-    for byte in bytes {
-        out.push(*byte);
-        if *byte == 0 {
-            out.push(0xff);
-        }
-    }
+    ordered::put_open(out, bytes);
     out.extend_from_slice(&[0, 0]);
 }
 
@@ -175,7 +163,7 @@ mod tests {
                 let follows = |blob: &[u8], next: u8| [ended(blob), vec![next]].concat();
                 let expected = a.cmp(b).then(std::cmp::Ordering::Less);
                 assert_eq!(follows(a, 1).cmp(&follows(b, 2)), expected, "{a:?} {b:?}");
-                let begins = after_prefix(a).map_or(b >= a, |after| b >= a && *b < after);
+                let begins = ordered::after_prefix(a).map_or(b >= a, |after| b >= a && *b < after);
                 assert_eq!(begins, b.starts_with(a), "{a:?} {b:?}");
             }
         }

@@ -3,9 +3,10 @@
 use crate::expression::condition::{Comparison, Condition, Operand};
 use crate::expression::path::Path;
 use crate::fault::{Fault, Result};
-use crate::key::{after_prefix, of_partition, put_sort};
+use crate::key::{of_partition, put_sort};
 use crate::table::{KeyAttribute, Table};
 use crate::value::{Item, Value};
+use holdfast_base::ordered::{self, after_prefix};
 use std::collections::BTreeMap;
 
 /// What is said of one attribute of the key.
@@ -129,8 +130,7 @@ impl Keys {
             is_right.then(|| put_sort(&mut bytes, value)).flatten().ok_or_else(mistyped)?;
             Ok::<Vec<u8>, Fault>(bytes)
         };
-        // No key lies between one and the same with a zero byte.
-        let behind = |value: &Value| bytes(value).map(|bytes| [&bytes[..], &[0]].concat());
+        let behind = |value: &Value| bytes(value).map(|bytes| ordered::next(&bytes));
         Ok(match wanted {
             Wanted::Compare(comparison, value) => match comparison {
                 Comparison::Equal | Comparison::NotEqual => {

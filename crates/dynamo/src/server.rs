@@ -3,10 +3,10 @@
 
 use crate::api::{Api, only_reads};
 use crate::fault::{Fault, Result, Type};
-use crate::users::{Keys, check, check_head};
+use crate::users::{Head, Keys};
 use crc_fast::{CrcAlgorithm, checksum};
 use holdfast_env::budget::Share;
-use holdfast_env::runtime::{self, Places, Runtime};
+use holdfast_env::runtime::{self, Runtime};
 use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, Clock, RealRng, Rng, event};
 use holdfast_s3::door::{self, Terms};
@@ -73,33 +73,13 @@ impl Server {
         limits: Limits,
         certificates: Option<Arc<Certificates>>,
     ) -> holdfast_base::Result<Server> {
-        let places = door::places(limits.connections, certificates.as_ref(), &limits.budget);
-        let terms = Arc::new(Terms {
-            certificates,
-            head: limits.head,
-            stall: limits.stall,
-            places: Places::new(places),
-            budget: limits.budget.clone(),
-        });
+        let within = (limits.head, limits.stall);
+        let terms = Terms::new(limits.connections, within, certificates, &limits.budget);
         let threads = limits.threads;
         let ids = Arc::new(AtomicU64::new(RealRng.next_u64()));
         let door = Door { api, keys, clock, limits: Arc::new(limits), ids };
-        let runtimes = runtime::serve_on_threads("dynamo", address, threads, move |listener| {
-            let (door, terms) = (door.clone(), terms.clone());
-            async move {
-                loop {
-                    let Ok((stream, peer)) = listener.accept().await else {
-                        // Out of descriptors, or the client is gone again.
-                        runtime::sleep(Duration::from_millis(10)).await;
-                        continue;
-                    };
-                    // Without it, an answer's last bytes wait for the client's.
-                    let _ = stream.set_nodelay(true);
-                    let door = door.clone();
-                    door::serve(stream, peer.ip(), move |_| door, &terms);
-                }
-            }
-        })?;
+        let runtimes =
+            door::listen(("dynamo", address, threads), &terms, move |_, _| door.clone())?;
         Ok(Server { runtimes })
     }
 
@@ -140,12 +120,11 @@ impl Door {
             return self.answer(StatusCode::NOT_FOUND, "text/plain", told.into(), None);
         }
         let kind = if kind == JSON { JSON } else { "application/json" };
-        // A stranger's body takes no memory that others could use.
-        if check_head(&head.headers, &*self.keys, self.clock.unix_ms()).is_err()
-            && let Err(fault) = self.carry_out(&head.headers, &[], None).await
-        {
-            return self.refuse(fault, kind);
-        }
+        // Of a stranger no body is waited for: it would take memory that others could use.
+        let asked = match self.look_at(&head.headers) {
+            Ok(asked) => asked,
+            Err(fault) => return self.refuse(fault, kind),
+        };
         let (body, mut share) = match self.receive(body).await {
             Ok(received) => received,
             Err(Received::TooLarge) => {
@@ -163,7 +142,7 @@ impl Door {
                 return self.refuse(Fault::shape("The body did not come to its end"), kind);
             }
         };
-        match self.carry_out(&head.headers, &body, Some(&mut share)).await {
+        match self.carry_out(&head.headers, asked, &body, &mut share).await {
             Ok(answer) => {
                 drop((body, share));
                 let answer = answer.to_string();
@@ -176,16 +155,10 @@ impl Door {
         }
     }
 
-    /// What is looked at in which order is this: the target's form, who asks, the
-    /// body's syntax, whether they may, what is asked.
-    async fn carry_out(
-        &self,
-        headers: &HeaderMap,
-        body: &[u8],
-        share: Option<&mut Share>,
-    ) -> Result<Json> {
-        let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-        let target = text(HeaderName::from_static("x-amz-target")).unwrap_or_default();
+    /// What is looked at in which order is this: the target's form, who asks; with the body, whether it
+    /// is theirs, its syntax, whether they may, what is asked.
+    fn look_at<'h>(&self, headers: &'h HeaderMap) -> Result<(&'h str, Head<'h>)> {
+        let target = text(headers, HeaderName::from_static("x-amz-target"));
         let operation = target.strip_prefix(TARGET).and_then(|rest| rest.strip_prefix('.'));
         let Some(operation) = operation else {
             return Err(Fault::new(
@@ -193,12 +166,21 @@ impl Door {
                 format!("The target '{target}' is not one of {TARGET}"),
             ));
         };
-        let key = check(headers, body, &*self.keys, self.clock.unix_ms())?;
+        Ok((operation, Head::read(headers, &*self.keys, self.clock.unix_ms())?))
+    }
+
+    async fn carry_out(
+        &self,
+        headers: &HeaderMap,
+        (operation, head): (&str, Head<'_>),
+        body: &[u8],
+        share: &mut Share,
+    ) -> Result<Json> {
+        let key = head.check(headers, body)?;
         // Nobody's body is not looked at. A document takes many times its bytes where its values are
         // small.
         let values = body.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
-        let fits = share.is_none_or(|share| share.grow(values as u64 * VALUE_BYTES));
-        if !fits {
+        if !share.grow(values as u64 * VALUE_BYTES) {
             return Err(no_memory());
         }
         let parsed: Json =
@@ -210,7 +192,7 @@ impl Door {
                 format!("This access key may not perform dynamodb:{operation}"),
             ));
         }
-        self.api.call(operation, &parsed, text(HOST).unwrap_or_default()).await
+        self.api.call(operation, &parsed, text(headers, HOST)).await
     }
 
     /// The whole body, and the memory that is held for it.
@@ -274,6 +256,10 @@ impl Door {
         }
         response
     }
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> &str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 fn no_memory() -> Fault {

@@ -7,6 +7,7 @@ mod sweep;
 
 use crate::rows::{Expect, Rows, Span, Versioned, Written};
 use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ordered;
 use holdfast_base::{Error, Kind, Result, codec_struct};
 use holdfast_env::{HoldMutex, Rng, planted, runtime};
 use holdfast_table::face::{Done, TableFace};
@@ -74,6 +75,17 @@ fn end_of(number: u64) -> Vec<u8> {
     number.checked_add(1).map_or_else(|| vec![ITEMS + 1], |next| item_key(next, &[]))
 }
 
+/// Rows of a range, page by page.
+fn pages(from: Vec<u8>, until: Vec<u8>) -> msg::Scan {
+    msg::Scan {
+        table: TABLE.into(),
+        from,
+        until: Some(until),
+        backwards: false,
+        rows_max: PAGE_ROWS,
+    }
+}
+
 fn no_table(name: &str) -> Error {
     Error::not_found(format!("find table `{name}`: there is none"))
 }
@@ -133,11 +145,21 @@ impl Tables {
         written.ok_or_else(|| Error::bug("write to a table: there is no answer"))
     }
 
-    async fn page(&self, scan: msg::Scan) -> Result<(Vec<msg::Found>, Option<Vec<u8>>)> {
+    async fn page(&self, scan: msg::Scan) -> Result<msg::Page> {
         match self.ask(|done| self.face.ask_scan(scan.clone(), done)).await {
-            Err(e) if e.kind == Kind::NotFound => Ok((Vec::new(), None)),
+            Err(e) if e.kind == Kind::NotFound => Ok(msg::Page::default()),
             page => page,
         }
+    }
+
+    /// Names from a row's key on, with their rows, and where to go on.
+    async fn names(&self, from: Vec<u8>) -> Result<(Vec<(String, Name)>, Option<Vec<u8>>)> {
+        let msg::Page { found, next } = self.page(pages(from, vec![ITEMS])).await?;
+        let name = |found: msg::Found| {
+            let name = String::from_utf8_lossy(&found.key[1..]).into_owned();
+            Ok((name, Name::from_bytes(&found.record.value)?))
+        };
+        Ok((found.into_iter().map(name).collect::<Result<_>>()?, next))
     }
 
     /// The row of a name, and its version.
@@ -215,7 +237,7 @@ impl Rows for Tables {
             backwards: span.backwards,
             rows_max: u32::try_from(span.rows_max).unwrap_or(u32::MAX),
         };
-        let (found, _) = self.page(scan).await?;
+        let found = self.page(scan).await?.found;
         let mut bytes = 0;
         let fits = found.into_iter().take_while(|found| {
             let is_more = bytes < span.bytes_max;
@@ -277,25 +299,12 @@ impl Rows for Tables {
     }
 
     async fn table_names(&self, after: &str, limit: usize) -> Result<Vec<String>> {
-        let (mut names, mut from) = (Vec::new(), [&name_key(after)[..], &[0]].concat());
-        while names.len() < limit {
-            let scan = msg::Scan {
-                table: TABLE.into(),
-                from,
-                until: Some(vec![ITEMS]),
-                backwards: false,
-                rows_max: PAGE_ROWS,
-            };
-            let (found, next) = self.page(scan).await?;
-            for found in found {
-                if Name::from_bytes(&found.record.value)?.live.is_some() {
-                    names.push(String::from_utf8_lossy(&found.key[1..]).into_owned());
-                }
-            }
-            match next {
-                Some(next) => from = next,
-                None => break,
-            }
+        let (mut names, mut from) = (Vec::new(), Some(ordered::next(&name_key(after))));
+        while let Some(at) = from.filter(|_| names.len() < limit) {
+            let (found, next) = self.names(at).await?;
+            let live = found.into_iter().filter(|(_, row)| row.live.is_some());
+            names.extend(live.map(|(name, _)| name));
+            from = next;
         }
         names.truncate(limit);
         Ok(names)

@@ -96,80 +96,82 @@ fn date_of(unix_ms: u64) -> String {
     utc((unix_ms / 1000) as i64, 'T').replace(['-', ':'], "") + "Z"
 }
 
-/// What can be said of a request before its body comes: whether it names a key that is known, and
-/// says that it signs what it must. Of others no body is waited for.
-pub fn check_head(headers: &HeaderMap, keys: &dyn Keys, now_ms: u64) -> Result<()> {
-    head(headers, keys, now_ms).map(drop)
+/// What the head of a request says of who asks, before its body comes: a key that is known, and a
+/// signature of all that it must be of.
+pub struct Head<'a> {
+    signed: Signed<'a>,
+    date: &'a str,
+    key: Key,
 }
 
-fn head<'a>(
-    headers: &'a HeaderMap,
-    keys: &dyn Keys,
-    now_ms: u64,
-) -> Result<(Signed<'a>, &'a str, Key)> {
-    let signed = read(text(headers, "authorization").unwrap_or_default())?;
-    let date = text(headers, "x-amz-date").ok_or_else(|| {
-        incomplete("Authorization header requires existence of a 'X-Amz-Date' header. ")
-    })?;
-    if !date.starts_with(signed.scope.day) || date.len() != 16 {
-        return Err(invalid(format!(
-            "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from \
-             HTTP: '{}', from '{date}'.",
-            signed.scope.day
-        )));
+impl<'a> Head<'a> {
+    /// Reads it; refused where it does not say that much.
+    pub fn read(headers: &'a HeaderMap, keys: &dyn Keys, now_ms: u64) -> Result<Head<'a>> {
+        let signed = read(text(headers, "authorization").unwrap_or_default())?;
+        let date = text(headers, "x-amz-date").ok_or_else(|| {
+            incomplete("Authorization header requires existence of a 'X-Amz-Date' header. ")
+        })?;
+        if !date.starts_with(signed.scope.day) || date.len() != 16 {
+            return Err(invalid(format!(
+                "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from \
+                 HTTP: '{}', from '{date}'.",
+                signed.scope.day
+            )));
+        }
+        // Dates of one form are ordered as their texts are.
+        let (from, to) =
+            (date_of(now_ms.saturating_sub(CLOCK_MS_MAX)), date_of(now_ms + CLOCK_MS_MAX));
+        if *date < *from || *date > *to {
+            return Err(invalid(format!(
+                "Signature expired: {date} is not within 15 min. of {}",
+                date_of(now_ms)
+            )));
+        }
+        let is_signed = |name: &str| signed.headers.split(';').any(|signed| signed == name);
+        let means = |name: &str| name == "host" || name.starts_with("x-amz-");
+        let unsigned = headers.keys().map(|name| name.as_str()).find(|n| means(n) && !is_signed(n));
+        if let Some(name) = unsigned.filter(|_| !planted!("dynamo.unsigned-headers")) {
+            return Err(invalid(format!(
+                "'{name}' must be a 'SignedHeader' in the AWS Authorization."
+            )));
+        }
+        // No key here is lent for a time.
+        let unknown = || {
+            Fault::new(
+                Type::UnrecognizedClient,
+                "The security token included in the request is invalid.",
+            )
+        };
+        if headers.contains_key("x-amz-security-token") {
+            return Err(unknown());
+        }
+        let key = keys.key(signed.key)?.ok_or_else(unknown)?;
+        Ok(Head { signed, date, key })
     }
-    // Dates of one form are ordered as their texts are.
-    let (from, to) = (date_of(now_ms.saturating_sub(CLOCK_MS_MAX)), date_of(now_ms + CLOCK_MS_MAX));
-    if *date < *from || *date > *to {
-        return Err(invalid(format!(
-            "Signature expired: {date} is not within 15 min. of {}",
-            date_of(now_ms)
-        )));
-    }
-    let is_signed = |name: &str| signed.headers.split(';').any(|signed| signed == name);
-    let means = |name: &str| name == "host" || name.starts_with("x-amz-");
-    let unsigned = headers.keys().map(|name| name.as_str()).find(|n| means(n) && !is_signed(n));
-    if let Some(name) = unsigned.filter(|_| !planted!("dynamo.unsigned-headers")) {
-        return Err(invalid(format!(
-            "'{name}' must be a 'SignedHeader' in the AWS Authorization."
-        )));
-    }
-    // No key here is lent for a time.
-    let unknown = || {
-        Fault::new(
-            Type::UnrecognizedClient,
-            "The security token included in the request is invalid.",
-        )
-    };
-    if headers.contains_key("x-amz-security-token") {
-        return Err(unknown());
-    }
-    let key = keys.key(signed.key)?.ok_or_else(unknown)?;
-    Ok((signed, date, key))
-}
 
-/// Checks that `POST /` with these headers and this body is signed by a key that is known, and tells
-/// the key.
-pub fn check(headers: &HeaderMap, body: &[u8], keys: &dyn Keys, now_ms: u64) -> Result<Key> {
-    let (signed, date, key) = head(headers, keys, now_ms)?;
-    let mut lines = String::new();
-    for name in signed.headers.split(';') {
-        let values = headers.get_all(name).iter();
-        let values = values.map(|value| {
-            let text = value.to_str().unwrap_or_default();
-            text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
-        });
-        lines += &format!("{name}:{}\n", values.collect::<Vec<_>>().join(","));
-    }
-    let canonical = format!("POST\n/\n\n{lines}\n{}\n{}", signed.headers, sha256_hex(body));
-    let expected = signature(&key.secret, date, &signed.scope, &canonical);
-    match is_same(expected.as_bytes(), signed.signature.as_bytes()) {
-        true => Ok(key),
-        false => Err(invalid(
-            "The request signature we calculated does not match the signature you provided. Check \
-             your AWS Secret Access Key and signing method. Consult the service documentation for \
-             details.",
-        )),
+    /// Checks that `POST /` with these headers and this body is what was signed, and tells the key.
+    pub fn check(self, headers: &HeaderMap, body: &[u8]) -> Result<Key> {
+        let mut lines = String::new();
+        for name in self.signed.headers.split(';') {
+            let values = headers.get_all(name).iter();
+            let values = values.map(|value| {
+                let text = value.to_str().unwrap_or_default();
+                text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+            });
+            lines += &format!("{name}:{}\n", values.collect::<Vec<_>>().join(","));
+        }
+        let (date, key) = (self.date, self.key);
+        let canonical =
+            format!("POST\n/\n\n{lines}\n{}\n{}", self.signed.headers, sha256_hex(body));
+        let expected = signature(&key.secret, date, &self.signed.scope, &canonical);
+        match is_same(expected.as_bytes(), self.signed.signature.as_bytes()) {
+            true => Ok(key),
+            false => Err(invalid(
+                "The request signature we calculated does not match the signature you provided. Check \
+                 your AWS Secret Access Key and signing method. Consult the service documentation for \
+                 details.",
+            )),
+        }
     }
 }
 
@@ -227,7 +229,8 @@ mod tests {
         const SCOPE: &str = "AKID/20150830/us-east-1/dynamodb/aws4_request";
         const TARGET: &str = "DynamoDB_20120810.ListTables";
         let ask = |headers: &HeaderMap, body: &[u8], now_ms: u64| {
-            check(headers, body, &One, now_ms).map_err(|fault| fault.kind)
+            let head = Head::read(headers, &One, now_ms);
+            head.and_then(|head| head.check(headers, body)).map_err(|fault| fault.kind)
         };
         let right = signed(SCOPE, NAMES, SIGNATURE, DATE, TARGET);
         assert!(ask(&right, b"{}", NOW_MS).is_ok_and(|key| key.secret == "secret"));
@@ -238,7 +241,7 @@ mod tests {
         let other = signed(SCOPE, NAMES, SIGNATURE, DATE, "DynamoDB_20120810.DeleteTable");
         assert_eq!(ask(&other, b"{}", NOW_MS), invalid);
         let unsigned = signed(SCOPE, "content-type;host;x-amz-date", SIGNATURE, DATE, TARGET);
-        let told = check(&unsigned, b"{}", &One, NOW_MS).unwrap_err();
+        let told = Head::read(&unsigned, &One, NOW_MS).err().unwrap();
         assert!(told.message.contains("'x-amz-target' must be a 'SignedHeader'"), "{told:?}");
         for (scope, kind) in [
             ("OTHER/20150830/us-east-1/dynamodb/aws4_request", Type::UnrecognizedClient),

@@ -228,7 +228,7 @@ fn whatever_is_asked_a_nodes_tables_answer_as_plain_ones() {
                 rows_max: 10,
             };
             let left = runtime::answer(|done| world.face.ask_scan(scan, done)).await.unwrap();
-            assert_eq!(left.unwrap().0, []);
+            assert_eq!(left.unwrap().found, []);
         })
         .unwrap();
     }

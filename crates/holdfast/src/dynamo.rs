@@ -8,7 +8,7 @@ use holdfast_dynamo::api::Api;
 use holdfast_dynamo::server::{Limits, Server};
 use holdfast_dynamo::tables::Tables;
 use holdfast_dynamo::users::{Key, Keys};
-use holdfast_env::runtime;
+use holdfast_env::runtime::Background;
 use holdfast_node::Watch;
 use serde_json::json;
 use std::sync::Arc;
@@ -62,14 +62,15 @@ impl Dynamo {
         let server = Server::start(address, parts, limits, context.certificates.clone());
         let server = server.map_err(doing)?;
         let node = context.node.clone();
+        let sweeps = Background::start("dynamo-sweeps")?;
         let sweeper = Rounds::start(context, ("dynamo-sweeper", SWEEP), move |_| {
             // One node does it for all.
             if node.hosted().is_none() {
                 return;
             }
             let now_s = node.machine.clock.unix_ms() / 1000;
-            let swept = runtime::block_on(tables.sweep(now_s)).and_then(|swept| swept);
-            match swept {
+            let tables = tables.clone();
+            match sweeps.wait_for(async move { tables.sweep(now_s).await }) {
                 Err(e) if !matches!(e.kind, Kind::Retry | Kind::Full) => {
                     node.report_finding(format!(
                         "remove items of deleted tables, and those whose time is over: {e}"

@@ -2,12 +2,13 @@
 
 use crate::log::text_or_hex;
 use clap::{Args, Subcommand, ValueEnum};
+use holdfast_base::ordered::after_prefix;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, TableWrite};
 use holdfast_command::output::{self, Output};
 use holdfast_wire::table::{
-    Expect, Level, Make, Record, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
+    Expect, Level, Make, Page, Record, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
 };
 use serde_json::{Value, json};
 use std::fs::File;
@@ -159,7 +160,7 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
         }
         Table::Scan { table, prefix, from, until, limit, backwards } => {
             let (from, until) = match prefix {
-                Some(prefix) => (prefix.clone().into_bytes(), end_of(prefix.as_bytes())),
+                Some(prefix) => (prefix.clone().into_bytes(), after_prefix(prefix.as_bytes())),
                 None => (
                     from.clone().unwrap_or_default().into_bytes(),
                     until.clone().map(String::into_bytes),
@@ -173,14 +174,6 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
 fn none(table: &str, key: &str) -> Error {
     let (table, key) = (table.escape_debug(), key.escape_debug());
     Error::not_found(format!("table `{table}` has no record `{key}`"))
-}
-
-/// The first key behind all that begin with this.
-fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
@@ -258,7 +251,7 @@ fn scan(
     let mut left = limit.unwrap_or(u64::MAX);
     while left > 0 {
         let rows_max = u32::try_from(left).unwrap_or(u32::MAX);
-        let (found, next) =
+        let Page { found, next } =
             client.table(table).scan(&from, until.as_deref(), backwards, rows_max)?;
         left -= found.len() as u64;
         for found in &found {

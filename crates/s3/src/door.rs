@@ -2,8 +2,9 @@
 //! its heads and bodies, take its answers, make way when it does nothing while others wait at the
 //! door. For every port that speaks HTTP; what is answered is the service's.
 
+use holdfast_base::Result;
 use holdfast_env::budget::Share;
-use holdfast_env::runtime::{self, Activity, Busy, NO_TLS, Places, Stream, Timer};
+use holdfast_env::runtime::{self, Activity, Busy, NO_TLS, Places, Runtime, Stream, Timer};
 use holdfast_env::tls::{Certificates, ClientCertificates, TLS_BEGINS};
 use holdfast_env::{Budget, planted};
 use http_body::{Frame, SizeHint};
@@ -13,7 +14,7 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -48,6 +49,53 @@ pub struct Terms {
     pub places: Arc<Places>,
     /// While it is short, nobody may stand still for long.
     pub budget: Arc<Budget>,
+}
+
+impl Terms {
+    /// Those of a port that wants so many connections. `head` and `stall` are as in the fields.
+    pub fn new(
+        connections: usize,
+        (head, stall): (Duration, Duration),
+        certificates: Option<Arc<Certificates>>,
+        budget: &Arc<Budget>,
+    ) -> Arc<Terms> {
+        let places = Places::new(places(connections, certificates.as_ref(), budget));
+        Arc::new(Terms { certificates, head, stall, places, budget: budget.clone() })
+    }
+}
+
+/// Serves a port by threads of its own: `service` is made for each connection, by where it comes from and
+/// whether it is encrypted.
+pub fn listen<S, B>(
+    (name, address, threads): (&str, SocketAddr, usize),
+    terms: &Arc<Terms>,
+    service: impl Fn(IpAddr, bool) -> S + Clone + Send + 'static,
+) -> Result<Vec<Runtime>>
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body + Unpin + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let terms = terms.clone();
+    runtime::serve_on_threads(name, address, threads, move |listener| {
+        let (service, terms) = (service.clone(), terms.clone());
+        async move {
+            loop {
+                let Ok((stream, peer)) = listener.accept().await else {
+                    // Out of descriptors, or the client is gone again.
+                    runtime::sleep(Duration::from_millis(10)).await;
+                    continue;
+                };
+                // Without it, an answer's last bytes wait for the client's.
+                let _ = stream.set_nodelay(true);
+                let (service, address) = (service.clone(), peer.ip());
+                serve(stream, address, move |is_encrypted| service(address, is_encrypted), &terms);
+            }
+        }
+    })
 }
 
 /// How many connections a port has that wants `most`: TLS takes memory of each before anything is

@@ -19,7 +19,7 @@ use holdfast_base::Result;
 use holdfast_blob::Blobs;
 use holdfast_env::clients::{Client, Clients};
 use holdfast_env::local::memory_bytes;
-use holdfast_env::runtime::{self, Places, Runtime, Timer};
+use holdfast_env::runtime::{Runtime, Timer};
 use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, RealRng, Rng, event, planted};
 use holdfast_node::Audit;
@@ -153,34 +153,13 @@ impl Server {
         };
         let threads = door.limits.threads;
         let certificates = entrance.certificates;
-        let places = door::places(door.limits.connections, certificates.as_ref(), &door.budget);
-        let terms = Arc::new(Terms {
-            certificates,
-            head: door.limits.head,
-            stall: door.limits.stall,
-            places: Places::new(places),
-            budget: door.budget.clone(),
-        });
-        let runtimes = runtime::serve_on_threads("s3", address, threads, move |listener| {
-            let (door, terms) = (door.clone(), terms.clone());
-            async move {
-                loop {
-                    let Ok((stream, peer)) = listener.accept().await else {
-                        // Out of descriptors, or the client is gone again.
-                        runtime::sleep(Duration::from_millis(10)).await;
-                        continue;
-                    };
-                    // Without it, an answer's last bytes wait for the client's.
-                    let _ = stream.set_nodelay(true);
-                    let (address, door) = (peer.ip(), door.clone());
-                    let service = move |is_encrypted| Door {
-                        peer: Some(Peer { address, is_encrypted }),
-                        ..door
-                    };
-                    door::serve(stream, address, service, &terms);
-                }
-            }
-        })?;
+        let within = (door.limits.head, door.limits.stall);
+        let terms = Terms::new(door.limits.connections, within, certificates, &door.budget);
+        let runtimes =
+            door::listen(("s3", address, threads), &terms, move |address, is_encrypted| Door {
+                peer: Some(Peer { address, is_encrypted }),
+                ..door.clone()
+            })?;
         Ok(Server { runtimes, hot })
     }
 

@@ -15,7 +15,7 @@ use holdfast_env::{HoldMutex, planted, sometimes};
 use holdfast_log::{Mode, Scope};
 use holdfast_node::{Matter, Node};
 use holdfast_server::{
-    Face, Request, Right, Route, Tails, Told, Within, answer, ask_host, pass_on,
+    Face, Gather, Request, Right, Route, Tails, Told, Within, answer, ask_host, pass_on,
 };
 use holdfast_view::{ENVELOPE_BYTES, Fold};
 use holdfast_wire::{self as wire, Call, scribe as msg};
@@ -201,29 +201,32 @@ impl ScribeFace {
 
     /// Appends batches that were looked at, where the log is kept.
     fn append(&self, batches: Vec<(batch::Head, Vec<u8>)>, done: Appended) {
-        let gathers = Gathers::new(batches.len(), done);
+        let gather = Gather::new(batches.len(), move |positions| {
+            done(positions.map(|positions| msg::Positions { positions }));
+        });
         for (at, (head, bytes)) in batches.into_iter().enumerate() {
-            let gathers = gathers.clone();
+            let gather = gather.clone();
             let fold = match self.fold(&head.category, true) {
                 Ok(fold) => fold,
                 Err(e) => {
-                    gathers.came(at, Err(e));
+                    gather.came(at, told(Err(e)));
                     continue;
                 }
             };
             match fold.read(|view, _| view.position(head.spool)) {
                 Ok(position) if has(&head, position) => {
                     sometimes!("a batch came that its topic has");
-                    gathers.came(at, Ok(position));
+                    gather.came(at, told(Ok(position)));
                 }
                 Ok(_) => {
                     let request = holdfast_view::Request::of(Call::default(), bytes, Mode::Synced);
                     let proposed = move |result: Result<(Index, Vec<u8>)>| {
-                        gathers.came(at, result.and_then(|(_, bytes)| decode_position(&bytes)));
+                        gather
+                            .came(at, told(result.and_then(|(_, bytes)| decode_position(&bytes))));
                     };
                     fold.propose(request, Box::new(proposed));
                 }
-                Err(e) => gathers.came(at, Err(e)),
+                Err(e) => gather.came(at, told(Err(e))),
             }
         }
     }
@@ -476,52 +479,6 @@ fn told(position: Result<Position>) -> Result<msg::Position> {
             Kind::Corrupt | Kind::Unsupported | Kind::Bug => Ok(refused(e, false)),
             _ => Err(e),
         },
-    }
-}
-
-/// Gathers what came of each batch, and answers when all did.
-struct Gathers(Mutex<Gathered>);
-
-struct Gathered {
-    positions: Vec<msg::Position>,
-    left: usize,
-    failed: Option<Error>,
-    done: Option<Appended>,
-}
-
-impl Gathers {
-    fn new(count: usize, done: Appended) -> Arc<Gathers> {
-        let empty = msg::Position { next: 0, checksum: 0, refused: String::new(), never: false };
-        let positions = vec![empty; count];
-        if count == 0 {
-            done(Ok(msg::Positions { positions }));
-            return Arc::new(Gathers(Mutex::new(Gathered {
-                positions: Vec::new(),
-                left: 0,
-                failed: None,
-                done: None,
-            })));
-        }
-        let (left, failed, done) = (count, None, Some(done));
-        Arc::new(Gathers(Mutex::new(Gathered { positions, left, failed, done })))
-    }
-
-    fn came(&self, at: usize, position: Result<Position>) {
-        let mut gathered = self.0.held();
-        match told(position) {
-            Ok(position) => gathered.positions[at] = position,
-            Err(e) => gathered.failed = gathered.failed.take().or(Some(e)),
-        }
-        gathered.left -= 1;
-        if gathered.left > 0 {
-            return;
-        }
-        let positions = std::mem::take(&mut gathered.positions);
-        let (done, failed) = (gathered.done.take(), gathered.failed.take());
-        drop(gathered);
-        if let Some(done) = done {
-            done(failed.map_or(Ok(msg::Positions { positions }), Err));
-        }
     }
 }
 

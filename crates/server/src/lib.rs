@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod admin;
+mod gather;
 mod host;
 mod logs;
 mod native;
@@ -14,6 +15,7 @@ mod route;
 mod shards;
 mod tails;
 
+pub use gather::Gather;
 pub use host::{ask_host, pass_on};
 pub use native::Native;
 pub use route::{

@@ -13,9 +13,12 @@ use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Parts;
 use holdfast_env::{HoldMutex, planted};
+pub use holdfast_log::Done;
 use holdfast_log::{Log, Mode as Append};
 use holdfast_node::{Matter, Node};
-use holdfast_server::{Face, Request, Right, Route, Told, Within, answer, ask_host, pass_on};
+use holdfast_server::{
+    Face, Gather, Request, Right, Route, Told, Within, answer, ask_host, pass_on,
+};
 use holdfast_view::{Context, Request as Proposal};
 use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX};
 use holdfast_wire::{self as wire, Call};
@@ -24,14 +27,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 mod form;
-mod gather;
 mod near;
 mod scan;
 
-pub use near::{Done, Page};
-
 use form::{bounded, check_keys, check_level, check_rows, found, written};
-use gather::Gather;
 
 /// Tablets of a cluster, all tables together: each is a topic, with a file of 64 MiB and two threads.
 pub const TABLETS_MAX: usize = 256;
@@ -70,12 +69,9 @@ pub struct TableFace {
     round_ns: Mutex<Option<u64>>,
 }
 
-fn allows(
-    access: Access,
-    name: impl Fn(&[u8]) -> Result<String> + Send + Sync,
-) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
+fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
     move |meta, within: &Within| {
-        let name = name(meta)?;
+        let name = named(meta)?;
         let doing = |e: Error| e.context(format_args!("use table `{}`", name.escape_debug()));
         within.rules.check_topic(&TableName::new(&name)?.family(), access).map_err(doing)
     }
@@ -106,19 +102,18 @@ impl Face for TableFace {
         };
         let read = |opcode, serve| {
             route(opcode, serve)
-                .allows(allows(Access::Read, named))
+                .allows(allows(Access::Read))
                 .answer_bytes(|_| 2 * ANSWER_BYTES_MAX as u64)
         };
         vec![
             route(wire::OP_TABLE_MAKE, TableFace::serve_make)
-                .allows(allows(Access::Write, named))
+                .allows(allows(Access::Write))
                 .audited(Matter::Data, make_told),
             route(wire::OP_TABLE_LIST, TableFace::serve_list)
                 .allows(|_, within| within.rules.check_topic("*", Access::Read)),
-            route(wire::OP_TABLE_DESCRIBE, TableFace::serve_describe)
-                .allows(allows(Access::Read, named)),
+            route(wire::OP_TABLE_DESCRIBE, TableFace::serve_describe).allows(allows(Access::Read)),
             route(wire::OP_TABLE_WRITE, TableFace::serve_write)
-                .allows(allows(Access::Write, named))
+                .allows(allows(Access::Write))
                 .audited(Matter::Data, write_told),
             read(wire::OP_TABLE_READ, TableFace::serve_read),
             read(wire::OP_TABLE_SCAN, TableFace::serve_scan),
@@ -197,14 +192,12 @@ impl TableFace {
         let held = |tablets: &Tablets| {
             let mut sum = Held::default();
             for tablet in tablets.values() {
-                let of = tablet.fold().read_last(|view| {
+                tablet.fold().read_last(|view| {
                     view.look(|tablet| {
-                        (tablet.records().len() - tablet.tombstones().len(), tablet.bytes())
+                        sum.records += tablet.live();
+                        sum.bytes += tablet.bytes();
                     })
                 });
-                let (records, bytes) = of.unwrap_or_default();
-                sum.records += records as u64;
-                sum.bytes += bytes;
             }
             sum
         };
@@ -235,7 +228,7 @@ impl TableFace {
     }
 
     /// The tablets of a table, in order: it is there once its first one is made, which is made last.
-    fn table(&self, name: &str) -> Result<(TableName, Vec<Arc<OpenTablet>>)> {
+    fn table(&self, name: &str) -> Result<Vec<Arc<OpenTablet>>> {
         let name = TableName::new(name)?;
         if !self.opened.load(Ordering::Acquire) {
             // What is missing may be opened next.
@@ -253,7 +246,7 @@ impl TableFace {
         // Those behind them are of an attempt to make it otherwise.
         tablets.split_off(&made.tablets);
         match tablets.len() == usize::from(made.tablets) {
-            true => Ok((name, tablets.into_values().collect())),
+            true => Ok(tablets.into_values().collect()),
             false => Err(Error::corrupt(format!(
                 "use table `{name}`: of its {} tablets only {} could be opened: look at `holdfast doctor`",
                 made.tablets,
@@ -297,12 +290,8 @@ impl TableFace {
                 make.tablets
             )));
         }
-        let mode = match make.mode {
-            msg::TableMode::Timeline => Mode::Timeline,
-            msg::TableMode::Strong => Mode::Strong,
-        };
         let wanted = |tablet| Made {
-            form: Form::new(mode, REGIONS),
+            form: Form::new(make.mode, REGIONS),
             region: Form::first_region(),
             tablet,
             tablets: make.tablets,
@@ -368,16 +357,12 @@ impl TableFace {
     }
 
     fn info(&self, name: &TableName) -> Result<msg::TableInfo> {
-        let (_, tablets) = self.table(name.as_str())?;
+        let tablets = self.table(name.as_str())?;
         let made = tablets[0].fold().read_last(|view| view.made());
         let made = made.ok_or_else(|| Error::bug("a table without a form"))?;
-        let mode = match made.form.mode {
-            Mode::Timeline => msg::TableMode::Timeline,
-            Mode::Strong => msg::TableMode::Strong,
-        };
         Ok(msg::TableInfo {
             table: name.to_string(),
-            mode,
+            mode: made.form.mode,
             region: made.region.0,
             regions: made.form.members.len() as u8,
             tablets: tablets.iter().map(|tablet| tablet_info(tablet)).collect(),
@@ -415,7 +400,7 @@ impl TableFace {
         };
         let asked = check_rows(&rows)
             .and_then(|()| self.table(&write.table))
-            .and_then(|(_, tablets)| self.check_bytes(&rows, &tablets).map(|()| tablets));
+            .and_then(|tablets| self.check_bytes(&rows, &tablets).map(|()| tablets));
         let tablets = match asked {
             Ok(tablets) => tablets,
             Err(e) => return done(Err(e)),
@@ -479,21 +464,25 @@ impl TableFace {
         let name = read.table.clone();
         let done = move |found: Result<Vec<Option<msg::Record>>>| {
             let doing = format_args!("read table `{}`", name.escape_debug());
-            done(found.map(bounded).map_err(|e| e.context(doing)));
+            done(found.map_err(|e| e.context(doing)));
         };
         let asked = check_keys(&read.keys).and_then(|()| self.table(&read.table));
-        let (_, tablets) = match asked {
+        let tablets = match asked {
             Ok(asked) => asked,
             Err(e) => return done(Err(e)),
         };
         let of = |key: &[u8]| &tablets[usize::from(tablet_of(key, tablets.len() as u16))];
         let level = match read.level {
-            msg::Level::Any => return done(all_shown(&read.keys, of)),
+            msg::Level::Any => {
+                return done(bounded(read.keys.iter().map(|key| shown(of(key), key))));
+            }
             msg::Level::Critical { version } => Level::Critical(version),
             msg::Level::Latest => Level::Latest,
             msg::Level::Strong => Level::Strong,
         };
-        let gather = Gather::new(read.keys.len(), done);
+        let gather = Gather::new(read.keys.len(), move |found: Result<Vec<_>>| {
+            done(found.and_then(|found| bounded(found.into_iter().map(Ok))));
+        });
         for (at, key) in read.keys.into_iter().enumerate() {
             let tablet = of(&key).clone();
             let gather = gather.clone();
@@ -508,7 +497,7 @@ impl TableFace {
     fn serve_scan(self: Arc<Self>, request: Request<'_>) {
         let Some((scan, reply)) = request.decode::<msg::Scan>("scan a table") else { return };
         self.scan_here(scan, move |page| {
-            answer(reply, page.map(|page| (Vec::new(), Parts::from(scan::encode(&page)))));
+            answer(reply, page.map(|page| (Vec::new(), Parts::from(page.to_bytes()))));
         });
     }
 
@@ -516,12 +505,12 @@ impl TableFace {
     fn scan_here(
         self: &Arc<Self>,
         scan: msg::Scan,
-        done: impl FnOnce(Result<scan::Page>) + Send + 'static,
+        done: impl FnOnce(Result<msg::Page>) + Send + 'static,
     ) {
         let face = self.clone();
         self.node.workers.run(move || {
             let page = face.table(&scan.table);
-            let page = page.and_then(|(_, tablets)| scan::scan(&tablets, &scan));
+            let page = page.and_then(|tablets| scan::scan(&tablets, &scan));
             let doing = format_args!("scan table `{}`", scan.table.escape_debug());
             done(page.map_err(|e| e.context(doing)));
         });
@@ -545,44 +534,17 @@ fn tablet_info(tablet: &OpenTablet) -> msg::TabletInfo {
         view.look(|tablet| {
             let leads = tablet.streams().filter(|s| s.leading() == Some(s.promised()));
             msg::TabletInfo {
-                applied: status.applied.0,
-                records: (tablet.records().len() - tablet.tombstones().len()) as u64,
+                records: tablet.live(),
                 tombstones: tablet.tombstones().len() as u64,
                 bytes: tablet.bytes(),
                 sessions: tablet.sessions().len() as u64,
                 leads: leads.map(|stream| stream.id().0).collect(),
-                stopped: String::new(),
+                ..msg::TabletInfo::default()
             }
         })
     });
     let stopped = status.stopped.map_or(String::new(), |e| e.message);
-    let unmade = msg::TabletInfo {
-        applied: status.applied.0,
-        records: 0,
-        tombstones: 0,
-        bytes: 0,
-        sessions: 0,
-        leads: Vec::new(),
-        stopped: String::new(),
-    };
-    msg::TabletInfo { stopped, ..looked.unwrap_or(unmade) }
-}
-
-/// Those from the first on that there is room for.
-fn all_shown<'a>(
-    keys: &[Vec<u8>],
-    of: impl Fn(&[u8]) -> &'a Arc<OpenTablet>,
-) -> Result<Vec<Option<msg::Record>>> {
-    let (mut all, mut bytes) = (Vec::with_capacity(keys.len()), 0);
-    for key in keys {
-        let record = shown(of(key), key)?;
-        bytes += record.as_ref().map_or(0, |record| record.value.len());
-        if bytes > ANSWER_BYTES_MAX && !all.is_empty() {
-            break;
-        }
-        all.push(record);
-    }
-    Ok(all)
+    msg::TabletInfo { applied: status.applied.0, stopped, ..looked.unwrap_or_default() }
 }
 
 fn shown(tablet: &OpenTablet, key: &[u8]) -> Result<Option<msg::Record>> {

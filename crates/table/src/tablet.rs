@@ -12,22 +12,14 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::random::mix;
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Result, codec_enum, codec_struct};
+use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::{planted, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Records that a snapshot writes before it asks whether it is still wanted.
 const RECORDS_AT_ONCE: usize = 1024;
 
-/// What an answer waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The home's log.
-    Timeline,
-    /// A majority of the regions' logs.
-    Strong,
-}
-codec_enum!(Mode: "mode of a table" { 1 => Timeline {}, 2 => Strong {} });
+pub use holdfast_wire::table::TableMode as Mode;
 
 /// What a tablet is made with, the same in all regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -361,6 +353,11 @@ impl Tablet {
         for (id, stream) in &mut self.streams {
             stream.forget(self.shown[id].place.number);
         }
+    }
+
+    /// Records that show, without those that are deleted.
+    pub fn live(&self) -> u64 {
+        (self.records.len() - self.tombstones.len()) as u64
     }
 
     /// Bytes of all keys and values that show.

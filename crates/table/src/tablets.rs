@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What `propose_all` wants of each.
-type Proposed = Box<dyn FnOnce(Result<(Index, Vec<u8>)>) + Send>;
+/// Told an entry's index and result.
+type Proposed = Done<(Index, Vec<u8>)>;
 
 /// Who carries out effects. Another thread that has some leaves them to it.
 #[derive(Clone, Copy, PartialEq, Eq)]

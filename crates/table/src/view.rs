@@ -59,26 +59,20 @@ pub struct TabletView(RwLock<State>);
 impl TabletView {
     /// What it was made as; nothing before that.
     pub fn made(&self) -> Option<Made> {
-        match &*self.0.held_shared() {
-            State::Unmade => None,
-            State::Follows { made, .. } | State::Decides { made, .. } => Some(made.clone()),
-        }
+        self.0.held_shared().tablet().map(|(made, _)| made.clone())
     }
 
     /// Looks at what is held and shown.
     pub fn look<R>(&self, look: impl FnOnce(&Tablet) -> R) -> Option<R> {
-        match &*self.0.held_shared() {
-            State::Unmade => None,
-            State::Follows { tablet, .. } => Some(look(tablet)),
-            State::Decides { region, .. } => Some(look(region.tablet())),
-        }
+        self.0.held_shared().tablet().map(|(_, tablet)| look(tablet))
     }
 
-    /// From here on a region decides, unless one does; whether there is a tablet to decide about.
+    /// From here on a region decides, unless one does; whether there is a tablet to decide about. Of one of
+    /// several regions, which a later build has made, none does: nobody carries its messages.
     pub fn decide(&self, settings: Settings) -> bool {
         let mut state = self.0.held_alone();
         *state = match std::mem::replace(&mut *state, State::Unmade) {
-            State::Follows { made, tablet } => {
+            State::Follows { made, tablet } if made.form.members.len() == 1 => {
                 // Nobody who asked an earlier start waits: what it marked was answered, or forgotten.
                 let start = tablet.applied() & START_MASK;
                 // An erased log has no tablet.
@@ -109,6 +103,14 @@ fn encode(accepted: Accepted) -> Vec<u8> {
 }
 
 impl State {
+    fn tablet(&self) -> Option<(&Made, &Tablet)> {
+        match self {
+            State::Unmade => None,
+            State::Follows { made, tablet } => Some((made, tablet)),
+            State::Decides { made, region } => Some((made, region.tablet())),
+        }
+    }
+
     fn make(&mut self, made: Made) -> Applied {
         if !matches!(self, State::Unmade) {
             return Applied::Refused(Error::exists("make a tablet: it is made already"));
@@ -132,6 +134,18 @@ impl State {
             State::Decides { region, .. } => region.appended(index, command),
         }
     }
+}
+
+/// Of a tablet that is made.
+fn write(
+    made: &Made,
+    tablet: &Tablet,
+    out: &mut Writer<'_>,
+    goes_on: &mut dyn FnMut() -> Result<()>,
+) {
+    out.put(&true);
+    out.put(made);
+    tablet.snapshot_while(out, goes_on);
 }
 
 impl View for TabletView {
@@ -162,30 +176,18 @@ impl View for TabletView {
     }
 
     fn snapshot(&self, out: &mut Writer<'_>) {
-        let write = |made: &Made, tablet: &Tablet, out: &mut Writer<'_>| {
-            out.put(&true);
-            out.put(made);
-            tablet.snapshot(out);
-        };
-        match &*self.0.held_shared() {
-            State::Unmade => out.put(&false),
-            State::Follows { made, tablet } => write(made, tablet, out),
-            State::Decides { made, region } => write(made, region.tablet(), out),
+        match self.0.held_shared().tablet() {
+            None => out.put(&false),
+            Some((made, tablet)) => write(made, tablet, out, &mut || Ok(())),
         }
     }
 
     /// As it is now, written while others go on: values are shared, so what is copied is little.
     fn snapshot_apart(&self) -> Option<Apart> {
-        let (made, tablet) = match &*self.0.held_shared() {
-            State::Unmade => return None,
-            State::Follows { made, tablet } => (made.clone(), (**tablet).clone()),
-            State::Decides { made, region } => (made.clone(), region.tablet().clone()),
-        };
-        Some(Box::new(move |out, goes_on| {
-            out.put(&true);
-            out.put(&made);
-            tablet.snapshot_while(out, goes_on);
-        }))
+        let state = self.0.held_shared();
+        let (made, tablet) = state.tablet()?;
+        let (made, tablet) = (made.clone(), tablet.clone());
+        Some(Box::new(move |out, goes_on| write(&made, &tablet, out, goes_on)))
     }
 
     fn describe(command: &[u8]) -> String {
@@ -215,5 +217,26 @@ impl View for TabletView {
         let made: Made = source.get()?;
         let tablet = Box::new(Tablet::restore(&made.form, made.region, source)?);
         Ok(TabletView(RwLock::new(State::Follows { made, tablet })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tablet::Mode;
+
+    /// A log that a later build has written: its entries are folded, and nobody decides what nobody carries
+    /// to the other regions.
+    #[test]
+    fn a_tablet_of_several_regions_is_followed_alone() {
+        for (regions, decides) in [(1, true), (3, false)] {
+            let mut view = TabletView::begin(&Context::of("table/t/0"));
+            assert!(!view.decide(Settings::default()), "it is not made");
+            let (form, region) = (Form::new(Mode::Strong, regions), RegionId(0));
+            let made = Made { form, region, tablet: 0, tablets: 1 };
+            assert_eq!(view.apply(Index(1), &made.command()), Applied::Ok(Vec::new()));
+            assert_eq!(view.decide(Settings::default()), decides, "{regions} regions");
+            assert_eq!(view.made(), Some(made));
+        }
     }
 }

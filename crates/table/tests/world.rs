@@ -3,7 +3,7 @@
 //! value, whatever anybody saw of it; nothing acknowledged is lost; nobody reads what is older than what was
 //! acknowledged before.
 
-use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Kind, Result};
 use holdfast_env::HoldMutex;
 use holdfast_node::Node;
@@ -183,7 +183,7 @@ async fn scan(shared: &Shared, visitor: &Visitor, gateway: usize) -> Option<Vec<
         rows_max: 100,
     };
     let reply = visitor.ask(gateway, OP_TABLE_SCAN, scan.to_bytes(), None).await.ok()?;
-    let mut found = Vec::<Found>::decode(&mut Reader::new(&reply.body)).ok()?;
+    let mut found = msg::Page::from_bytes(&reply.body).ok()?.found;
     if scan.backwards {
         found.reverse();
     }

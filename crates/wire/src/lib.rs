@@ -183,7 +183,7 @@ pub const OP_TABLE_DESCRIBE: u16 = 0x0703;
 pub const OP_TABLE_WRITE: u16 = 0x0704;
 /// `TABLE_READ`: [`table::Read`]; answered with a body, an optional record for each key.
 pub const OP_TABLE_READ: u16 = 0x0705;
-/// `TABLE_SCAN`: [`table::Scan`]; answered with a body, records and where to go on.
+/// `TABLE_SCAN`: [`table::Scan`]; answered with a body, [`table::Page`].
 pub const OP_TABLE_SCAN: u16 = 0x0706;
 
 /// In front of every request that changes something: whose it is and its number, so that a

@@ -54,7 +54,7 @@ pub struct TableInfo {
 codec_struct!(TableInfo { table, mode, region, regions, tablets });
 
 /// One of its tablets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TabletInfo {
     /// The last entry of its topic that is applied.
     pub applied: u64,
@@ -150,8 +150,7 @@ pub struct Read {
 }
 codec_struct!(Read { table, level, keys });
 
-/// Seeks records, in the order of their keys' bytes, as they show. The body of the answer has a list of
-/// [`Found`], and an optional key: where to go on, if there may be more.
+/// Seeks records, in the order of their keys' bytes, as they show. The body of the answer has a [`Page`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
     pub table: String,
@@ -179,6 +178,15 @@ pub struct Found {
     pub record: Record,
 }
 codec_struct!(Found { key, record });
+
+/// What a scan finds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub found: Vec<Found>,
+    /// Where to go on, if there may be more: `from` of the next page, or `until` of it, backwards.
+    pub next: Option<Vec<u8>>,
+}
+codec_struct!(Page { found, next });
 
 impl Encode for Row {
     fn encode(&self, out: &mut Vec<u8>) {

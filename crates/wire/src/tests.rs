@@ -507,7 +507,9 @@ fn table_messages(m: &mut Messages) {
     };
     m.add("table::Scan", scan);
     let record = table::Record { version: 14, value: vec![2] };
-    m.add("table::Found", table::Found { key, record });
+    let found = table::Found { key: key.clone(), record };
+    m.add("table::Found", found.clone());
+    m.add("table::Page", table::Page { found: vec![found], next: Some(key) });
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl<'a> Served<'a> {
         Ok(Sample::of_run(operations, operations * VALUE_BYTES as u64, time, cpu, Vec::new()))
     }
 
-    /// Puts beside appends: how many a second, and of a second of the node's processor.
+    /// Puts beside appends: how many a second.
     pub fn puts(&self, out: &mut Output) -> Result<()> {
         let (mut limits, mut samples) = (Vec::new(), Vec::new());
         for _ in 0..self.options.repetitions {

@@ -4,7 +4,7 @@ use super::items::check_paths;
 use super::{Api, Consumed, read_units};
 use crate::expression::condition::{self, Condition};
 use crate::expression::path::{Path, project};
-use crate::expression::projection;
+use crate::expression::{Placeholders, projection};
 use crate::fault::{Fault, Result};
 use crate::form;
 use crate::json::{self, Read};
@@ -14,6 +14,7 @@ use crate::request::Request;
 use crate::rows::Span;
 use crate::table::Table;
 use crate::value::{Item, item_bytes};
+use holdfast_base::ordered;
 use serde_json::{Value as Json, json};
 
 /// Bytes of items that one page looks at.
@@ -53,6 +54,17 @@ impl<'a> Asked<'a> {
             wanted: None,
         };
         Ok(asked)
+    }
+
+    /// The last expressions: each placeholder must have been used then.
+    fn parse(&mut self, request: &Request<'_>, mut placeholders: Placeholders) -> Result<()> {
+        let filter = request.text("FilterExpression")?;
+        let parse = |text| condition::parse("FilterExpression", text, &mut placeholders);
+        self.filter = filter.map(parse).transpose()?;
+        let wanted = request.text("ProjectionExpression")?;
+        let parse = |text| projection::parse(text, &mut placeholders);
+        self.wanted = wanted.map(parse).transpose()?;
+        placeholders.finish()
     }
 
     fn start(&self) -> Result<Option<Item>> {
@@ -119,13 +131,7 @@ impl Api {
             ));
         };
         let keys = condition::parse("KeyConditionExpression", text, &mut placeholders)?;
-        let filter = request.text("FilterExpression")?;
-        let parse = |text| condition::parse("FilterExpression", text, &mut placeholders);
-        asked.filter = filter.map(parse).transpose()?;
-        let projection = request.text("ProjectionExpression")?;
-        let wanted = projection.map(|text| projection::parse(text, &mut placeholders));
-        asked.wanted = wanted.transpose()?;
-        placeholders.finish()?;
+        asked.parse(&request, placeholders)?;
         let keys = Keys::of(&keys)?;
         asked.check_select(&request)?;
         let table = self.table(asked.table).await?;
@@ -143,7 +149,7 @@ impl Api {
             keys.check_start(&table, &start, &range)?;
             let key = table.key_of(&start)?;
             match forward {
-                true => range.from = behind(&key),
+                true => range.from = ordered::next(&key),
                 false => range.to = Some(key),
             }
         }
@@ -156,16 +162,10 @@ impl Api {
         let segments = request.number("TotalSegments", 1, SEGMENTS_MAX)?;
         request.check()?;
         let expressions = ["FilterExpression", "ProjectionExpression"];
-        let mut placeholders = request.placeholders(&expressions)?;
+        let placeholders = request.placeholders(&expressions)?;
         let start = asked.start()?;
         let segment = segment_of(segment, segments)?;
-        let filter = request.text("FilterExpression")?;
-        let parse = |text| condition::parse("FilterExpression", text, &mut placeholders);
-        asked.filter = filter.map(parse).transpose()?;
-        let projection = request.text("ProjectionExpression")?;
-        let wanted = projection.map(|text| projection::parse(text, &mut placeholders));
-        asked.wanted = wanted.transpose()?;
-        placeholders.finish()?;
+        asked.parse(&request, placeholders)?;
         asked.check_select(&request)?;
         let table = self.table(asked.table).await?;
         no_index(&request)?;
@@ -181,7 +181,7 @@ impl Api {
                      Segment. TotalSegments: {segments} Segment: {segment}"
                 )));
             }
-            range.from = behind(&key);
+            range.from = ordered::next(&key);
         }
         asked.check_paths(&table)?;
         self.page(&asked, &table, range, true).await
@@ -208,7 +208,7 @@ impl Api {
             let rows = self.rows.scan(asked.table, &span, asked.consistent).await?;
             let Some((end, _)) = rows.last() else { break };
             match forward {
-                true => span.from = behind(end),
+                true => span.from = ordered::next(end),
                 false => span.to = Some(end.clone()),
             }
             for (_, row) in rows {
@@ -241,11 +241,6 @@ impl Api {
         asked.consumed.add(&mut answer, asked.table, read_units(bytes, asked.consistent));
         Ok(answer)
     }
-}
-
-/// The least key behind one.
-fn behind(key: &[u8]) -> Vec<u8> {
-    [key, &[0]].concat()
 }
 
 fn check_filter(table: &Table, filter: Option<&Condition>) -> Result<()> {

@@ -1,11 +1,10 @@
 //! What goes by itself: items of tables that are gone, and items whose time is over.
 
-use super::{ITEMS, NAMES, Name, PAGE_ROWS, TABLE, Tables, end_of, item_key};
+use super::{NAMES, Tables, end_of, item_key, pages};
 use crate::decimal::Decimal;
 use crate::form;
 use crate::table::Table;
 use crate::value::Value;
-use holdfast_base::codec::Decode;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
 use holdfast_wire::table as msg;
@@ -20,19 +19,10 @@ impl Tables {
     /// Removes items of tables that are gone and items whose time is over, some of each. `now_s` is in
     /// seconds since 1970.
     pub async fn sweep(&self, now_s: u64) -> Result<()> {
-        let mut from = vec![NAMES];
-        loop {
-            let scan = msg::Scan {
-                table: TABLE.into(),
-                from,
-                until: Some(vec![ITEMS]),
-                backwards: false,
-                rows_max: PAGE_ROWS,
-            };
-            let (found, next) = self.page(scan).await?;
-            for found in found {
-                let name = String::from_utf8_lossy(&found.key[1..]).into_owned();
-                let row = Name::from_bytes(&found.record.value)?;
+        let mut from = Some(vec![NAMES]);
+        while let Some(at) = from {
+            let (names, next) = self.names(at).await?;
+            for (name, row) in names {
                 for number in &row.gone {
                     self.looked.held().remove(number);
                     self.remove_items(&name, *number).await?;
@@ -43,16 +33,14 @@ impl Tables {
                     self.expire(live.number, &attribute, now_s).await?;
                 }
             }
-            match next {
-                Some(next) => from = next,
-                None => return Ok(()),
-            }
+            from = next;
         }
+        Ok(())
     }
 
     async fn remove_items(&self, name: &str, number: u64) -> Result<()> {
         for _ in 0..PAGES {
-            let (found, _) = self.page(items(number, Vec::new())).await?;
+            let found = self.page(pages(item_key(number, &[]), end_of(number))).await?.found;
             if found.is_empty() {
                 let (mut row, version) = self.name(name, msg::Level::Latest).await?;
                 row.gone.retain(|gone| *gone != number);
@@ -67,8 +55,9 @@ impl Tables {
 
     /// Looks at a page of a table's items, behind those of the last time.
     async fn expire(&self, number: u64, attribute: &str, now_s: u64) -> Result<()> {
-        let from = self.looked.held().remove(&number).unwrap_or_default();
-        let (found, next) = self.page(items(number, from)).await?;
+        let from = self.looked.held().remove(&number);
+        let from = from.unwrap_or_else(|| item_key(number, &[]));
+        let msg::Page { found, next } = self.page(pages(from, end_of(number))).await?;
         let mut over = Vec::new();
         for found in found {
             let item = form::from_bytes(&found.record.value)?;
@@ -95,17 +84,6 @@ impl Tables {
             self.put((1..).zip(some).map(row).collect()).await?;
         }
         Ok(())
-    }
-}
-
-/// A page of a table's items: all of them from a row's key on, which is none's at the beginning.
-fn items(number: u64, from: Vec<u8>) -> msg::Scan {
-    msg::Scan {
-        table: TABLE.into(),
-        from: if from.is_empty() { item_key(number, &[]) } else { from },
-        until: Some(end_of(number)),
-        backwards: false,
-        rows_max: PAGE_ROWS,
     }
 }
 

@@ -43,15 +43,19 @@ pub fn check_level(found: Option<msg::Record>, level: msg::Level) -> Result<Opti
 }
 
 /// Those from the first on that there is room for.
-pub fn bounded(mut found: Vec<Option<msg::Record>>) -> Vec<Option<msg::Record>> {
-    let mut bytes = 0;
-    let fits = found.iter().enumerate().take_while(|(at, record)| {
+pub fn bounded(
+    found: impl Iterator<Item = Result<Option<msg::Record>>>,
+) -> Result<Vec<Option<msg::Record>>> {
+    let (mut fits, mut bytes) = (Vec::new(), 0);
+    for record in found {
+        let record = record?;
         bytes += record.as_ref().map_or(0, |record| record.value.len());
-        *at == 0 || bytes <= ANSWER_BYTES_MAX
-    });
-    let count = fits.count();
-    found.truncate(count);
-    found
+        if bytes > ANSWER_BYTES_MAX && !fits.is_empty() {
+            break;
+        }
+        fits.push(record);
+    }
+    Ok(fits)
 }
 
 fn check_key(key: &[u8]) -> Result<()> {

@@ -1,19 +1,14 @@
 //! The same operations for another face of this process, which asks in front of whichever node: here, or at
 //! the node that keeps the log.
 
-use super::{TableFace, scan};
-use holdfast_base::Result;
+use super::TableFace;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_env::net::PeerReply;
+use holdfast_log::Done;
 use holdfast_server::ask_host;
 use holdfast_wire as wire;
 use holdfast_wire::table as msg;
 use std::sync::Arc;
-
-pub use super::scan::Page;
-
-/// Called once, on any thread.
-pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 impl TableFace {
     /// Makes a table; one that was made with the same words is there.
@@ -55,13 +50,13 @@ impl TableFace {
     }
 
     /// A page of a scan.
-    pub fn ask_scan(self: &Arc<Self>, scan: msg::Scan, done: Done<Page>) {
+    pub fn ask_scan(self: &Arc<Self>, scan: msg::Scan, done: Done<msg::Page>) {
         if self.node.answers_for_log() {
             return self.scan_here(scan, done);
         }
         let request = (wire::OP_TABLE_SCAN, scan.to_bytes(), Vec::new());
         ask_host(&self.node, request, None, move |told| {
-            done(told.and_then(|PeerReply { body, .. }| scan::decode(&body)));
+            done(told.and_then(|PeerReply { body, .. }| Ok(msg::Page::from_bytes(&body)?)));
         });
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::tablet::Tablet;
 use crate::tablets::OpenTablet;
-use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
+use holdfast_base::ordered;
 use holdfast_base::{Error, Result};
 use holdfast_env::trial::Knob;
-use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX, Found, KEY_BYTES_MAX, SCAN_ROWS_MAX};
+use holdfast_wire::table::{
+    self as msg, ANSWER_BYTES_MAX, Found, KEY_BYTES_MAX, Page, SCAN_ROWS_MAX,
+};
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ impl Cursor<'_> {
         if let Some(last) = page.last() {
             match backwards {
                 true => self.until = Some(last.key.clone()),
-                false => self.from = behind(&last.key),
+                false => self.from = ordered::next(&last.key),
             }
         }
         self.ready = page.into();
@@ -63,36 +65,6 @@ impl Cursor<'_> {
         }
         (found, true)
     }
-}
-
-/// The first key behind this one.
-fn behind(key: &[u8]) -> Vec<u8> {
-    [key, &[0]].concat()
-}
-
-/// Records, and where to go on, if there may be more.
-pub type Page = (Vec<Found>, Option<Vec<u8>>);
-
-/// The body that answers a scan.
-pub fn encode((found, next): &Page) -> Vec<u8> {
-    let mut body = found.to_bytes();
-    next.is_some().encode(&mut body);
-    if let Some(next) = next {
-        put_bytes(&mut body, next);
-    }
-    body
-}
-
-/// The inverse.
-pub fn decode(body: &[u8]) -> Result<Page> {
-    let mut reader = Reader::new(body);
-    let found = Vec::decode(&mut reader)?;
-    let next = match bool::decode(&mut reader)? {
-        true => Some(reader.bytes()?.to_vec()),
-        false => None,
-    };
-    reader.finish()?;
-    Ok((found, next))
 }
 
 /// What a scan finds.
@@ -133,7 +105,7 @@ pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Page> {
     let next = all.last().filter(|_| is_more).map(|last| match scan.backwards {
         // As the end of what is to come.
         true => last.key.clone(),
-        false => behind(&last.key),
+        false => ordered::next(&last.key),
     });
-    Ok((all, next))
+    Ok(Page { found: all, next })
 }
