@@ -1,5 +1,5 @@
 //! What a client with a name may do, as people write it: `fs:/a:rw`, `log:orders/*:r`,
-//! `admin:r`, `audit:r`.
+//! `admin:r`, `audit:r`, `region:2:rw`.
 //! A rule names a part of what is stored, and whether it may be read, or changed as well. Nothing is
 //! allowed that no rule names.
 
@@ -13,7 +13,7 @@ pub const RULES_MAX: usize = 32;
 /// Of all of a client's rules together, as they are written.
 pub const RULES_BYTES_MAX: usize = 1024;
 
-const FORMS: &str = "write `fs:/PATH:r` or `:rw`, `log:TOPIC:r` or `log:PREFIX*:rw`, `admin:r` or `admin:rw`, `audit:r`";
+const FORMS: &str = "write `fs:/PATH:r` or `:rw`, `log:TOPIC:r` or `log:PREFIX*:rw`, `admin:r` or `admin:rw`, `audit:r`, `region:NUMBER:rw`";
 
 /// What somebody wants to do to something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +50,8 @@ enum What {
     Admin,
     /// The audit trail, which is read and never changed.
     Audit,
+    /// To be this region of the tables that are in several.
+    Region(u8),
 }
 
 impl Rule {
@@ -88,6 +90,13 @@ impl Rule {
                 }
                 What::Topics { name: name.to_owned(), prefix }
             }
+            Some(("region", number)) => {
+                let read: Option<u8> = number.parse().ok();
+                match read.filter(|read| read.to_string() == number && access == Access::Write) {
+                    Some(region) => What::Region(region),
+                    None => return Err(wrong("a region is a number up to 255, and speaks (`rw`)")),
+                }
+            }
             _ => return Err(wrong("there is no such right")),
         };
         Ok(Rule { what, access })
@@ -118,6 +127,7 @@ impl fmt::Display for Rule {
             }
             What::Admin => write!(f, "admin:{access}"),
             What::Audit => write!(f, "audit:{access}"),
+            What::Region(number) => write!(f, "region:{number}:{access}"),
         }
     }
 }
@@ -178,6 +188,12 @@ impl Rules {
     /// that it can be given to who looks after nothing else.
     pub fn check_audit(&self) -> Result<()> {
         self.check(Access::Read, |rule| rule.what == What::Audit, || "audit".to_owned())
+    }
+
+    /// Whether the client speaks for this region, and makes tables that it is in.
+    pub fn check_region(&self, region: u8) -> Result<()> {
+        let is = |rule: &Rule| rule.what == What::Region(region);
+        self.check(Access::Write, is, || format!("region:{region}"))
     }
 
     fn check(
@@ -274,6 +290,18 @@ mod tests {
     }
 
     #[test]
+    fn who_speaks_for_a_region_speaks_for_that_one_and_does_nothing_else() {
+        let rules = Rules::parse(&["region:2:rw"]).unwrap();
+        assert_eq!(rules.texts(), ["region:2:rw"]);
+        assert!(rules.check_region(2).is_ok());
+        let e = rules.check_region(1).unwrap_err();
+        assert!(e.kind == Kind::Denied && e.message.contains("`region:1:rw`"), "{e}");
+        assert!(rules.check_topic("table/users", Access::Read).is_err());
+        let others = Rules::parse(&["log:*:rw", "admin:rw", "fs:/:rw"]).unwrap();
+        assert!(others.check_region(2).is_err());
+    }
+
+    #[test]
     fn what_is_no_rule_is_refused_with_a_sentence() {
         for bad in [
             "",
@@ -294,6 +322,10 @@ mod tests {
             "admin",
             "admin:/:r",
             "files:/a:r",
+            "region:2:r",
+            "region:02:rw",
+            "region:256:rw",
+            "region::rw",
             "fs:/a:rw ",
             " fs:/a:r",
         ] {

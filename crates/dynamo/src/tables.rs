@@ -126,7 +126,8 @@ impl Tables {
         match self.ask(|done| self.face.ask_write(write.clone(), rows.clone(), done)).await {
             Err(e) if e.kind == Kind::NotFound => {
                 let mode = msg::TableMode::Timeline;
-                let make = msg::Make { table: TABLE.into(), mode, tablets: TABLETS };
+                let make =
+                    msg::Make { table: TABLE.into(), mode, tablets: TABLETS, everywhere: false };
                 self.ask(|done| self.face.ask_make(make.clone(), done)).await?;
                 self.ask(|done| self.face.ask_write(write.clone(), rows.clone(), done)).await
             }

@@ -15,6 +15,7 @@ use holdfast_env::net::NoPeers;
 use holdfast_env::{RealClock, RealDisk, RealEngine, RealRng, SeededRng, runtime};
 use holdfast_node::{Machine, Node, NodeConfig};
 use holdfast_table::face::TableFace;
+use holdfast_table::regions::Regions;
 use holdfast_wire::table::Scan;
 use memory::Memory;
 use std::path::PathBuf;
@@ -48,7 +49,7 @@ impl World {
         };
         let config = NodeConfig { worker_threads: 2, ..NodeConfig::new(&directory) };
         let node = Node::open(machine, &config, None).unwrap();
-        let face = TableFace::new(node, 1 << 30);
+        let face = TableFace::new(node, 1 << 30, Regions::default());
         face.open_all();
         World { directory, face }
     }

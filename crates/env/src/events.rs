@@ -169,6 +169,12 @@ events! {
     NodeEnding = "node.ending", INFO,
         "A signal asked the process to end, and it does, in order.",
         "Nothing.";
+    RegionUnreached = "region.unreached", WARN,
+        "Another region of the tables cannot be reached: its writes do not come here, and this one's do not go there.",
+        "Look at that region's nodes, at the network, and at `regions` in the settings: address, token and authority.";
+    RegionReached = "region.reached", INFO,
+        "A region that could not be reached answers again.",
+        "Nothing.";
 }
 
 /// By which a subscriber tells Holdfast's events from those of libraries.

@@ -110,6 +110,13 @@ config! {
     /// Keys and values that all tables may have together: they are in memory; "0" for none, also of
     /// those that another node keeps.
     tables_memory: String = r#""1G""#;
+    /// Which region this cluster is, for tables that are in several; the same on all of its nodes.
+    region: u8 = "0";
+    /// The other regions, by number: `{ 1 = { servers = "HOST:PORT", token = "FILE", cacert = "FILE" } }`.
+    /// Servers are any of its nodes, several with commas; the token was made there
+    /// (`holdfast token create NAME --allow region:NUMBER:rw`, the number of this region); cacert is its
+    /// authority, for other machines.
+    regions: BTreeMap<String, OtherRegion> = "{}";
     /// Port of DynamoDB's API, with the users of S3, whose port must be on; 0 switches it off.
     dynamodb_port: u16 = "0";
     /// Port of Scribe's protocol on 127.0.0.1, whose messages go to topics at once; 0 switches it off.
@@ -196,6 +203,16 @@ config! {
     workers: usize = "4";
     /// Poll for requests instead of sleeping: lower latency for a core that is always busy.
     spin: bool = "false";
+}
+
+/// How another region is reached.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtherRegion {
+    pub servers: String,
+    pub token: PathBuf,
+    #[serde(default)]
+    pub cacert: PathBuf,
 }
 
 impl Default for Config {
@@ -321,6 +338,7 @@ impl Config {
         if let Err(why) = self.s3_class.parse::<StorageClass>() {
             return Err(Error::invalid(format!("`s3_class = \"{}\"`: {why}", self.s3_class)));
         }
+        self.check_regions()?;
         if self.dynamodb_port != 0 && self.s3_port == 0 {
             return Err(Error::invalid(format!(
                 "`dynamodb_port = {}`: its users are those of S3, which is off: set `s3_port`, too",
@@ -353,6 +371,30 @@ impl Config {
         }
         if self.reactors > 64 {
             return Err(Error::invalid(format!("`reactors = {}`: use at most 64", self.reactors)));
+        }
+        Ok(())
+    }
+
+    fn check_regions(&self) -> Result<()> {
+        for (number, region) in &self.regions {
+            let wrong = |why: &str| {
+                Err(Error::invalid(format!("`regions.{}`: {why}", number.escape_debug())))
+            };
+            if number.parse::<u8>().is_err() {
+                return wrong("it is no number: number the regions from 0");
+            }
+            if region.servers.split(',').any(|server| server.trim().is_empty()) {
+                return wrong("a server is empty: write `servers = \"HOST:PORT\"`");
+            }
+            if region.token.as_os_str().is_empty() {
+                return wrong("it has no token: make one there (`holdfast token create`)");
+            }
+            let away = region.servers.split(',').any(|server| !is_loopback(server.trim()));
+            if away && region.cacert.as_os_str().is_empty() && !self.insecure {
+                return wrong(
+                    "it leads to other machines, and without that region's authority everything would go there unencrypted: name its `cacert`",
+                );
+            }
         }
         Ok(())
     }

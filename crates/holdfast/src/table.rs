@@ -28,6 +28,9 @@ pub enum Table {
         /// Into how many tablets it is cut, each with a topic of its own; for good
         #[arg(long, default_value_t = 1)]
         tablets: u16,
+        /// In this region alone, though the cluster knows of others
+        #[arg(long)]
+        here: bool,
     },
     /// List the tables
     Ls,
@@ -120,12 +123,12 @@ pub enum Mode {
 /// Carries out one of them.
 pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()> {
     match command {
-        Table::Create { table, mode, tablets } => {
+        Table::Create { table, mode, tablets, here } => {
             let mode = match mode {
                 Mode::Timeline => TableMode::Timeline,
                 Mode::Strong => TableMode::Strong,
             };
-            let make = Make { table: table.clone(), mode, tablets: *tablets };
+            let make = Make { table: table.clone(), mode, tablets: *tablets, everywhere: !here };
             describe(&client.table_make(&make)?, false, out)
         }
         Table::Ls => client.tables()?.iter().try_for_each(|info| describe(info, false, out)),
@@ -302,7 +305,6 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
             info.tablets.iter().enumerate().filter(|(_, t)| each || !t.stopped.is_empty())
         {
             let state = match tablet.stopped.as_str() {
-                "" if tablet.leads.is_empty() => "decides nothing yet".to_owned(),
                 "" => "serves".to_owned(),
                 why => format!("stopped: {why}"),
             };
@@ -314,6 +316,20 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
                 format_bytes(tablet.bytes),
                 tablet.sessions
             );
+            for stream in tablet.streams.iter().filter(|_| each && info.regions > 1) {
+                line += &format!(
+                    "\n        home {}: led by region {}, {} entries held, {} shown",
+                    stream.home, stream.leader, stream.held, stream.shown
+                );
+            }
+        }
+        for other in info.others.iter().filter(|other| each || !other.trouble.is_empty()) {
+            let heard = match (other.trouble.as_str(), other.heard_ms) {
+                ("", None) => "not heard yet".to_owned(),
+                ("", Some(ms)) => format!("heard {ms} ms ago"),
+                (trouble, _) => format!("cannot be reached: {trouble}"),
+            };
+            line += &format!("\n    region {}: {heard}", other.region);
         }
         line
     };
@@ -321,13 +337,19 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
         let tablets: Vec<Value> = info.tablets.iter().map(|tablet| {
             json!({
                 "applied": tablet.applied, "records": tablet.records, "tombstones": tablet.tombstones,
-                "bytes": tablet.bytes, "sessions": tablet.sessions, "leads": tablet.leads,
-                "stopped": tablet.stopped,
+                "bytes": tablet.bytes, "sessions": tablet.sessions, "stopped": tablet.stopped,
+                "streams": tablet.streams.iter().map(|stream| json!({
+                    "home": stream.home, "leader": stream.leader, "held": stream.held,
+                    "shown": stream.shown,
+                })).collect::<Vec<_>>(),
             })
         }).collect();
         json!({
             "table": info.table, "mode": mode, "region": info.region, "regions": info.regions,
             "records": records, "bytes": bytes, "tablets": tablets,
+            "others": info.others.iter().map(|other| json!({
+                "region": other.region, "heard_ms": other.heard_ms, "trouble": other.trouble,
+            })).collect::<Vec<_>>(),
         })
     };
     out.line(line, object)

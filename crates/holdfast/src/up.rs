@@ -11,13 +11,13 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_command::files::SETTINGS;
 use holdfast_command::output::Output;
 use holdfast_command::secrets;
-use holdfast_env::net::{Credentials, Meter, NoPeers, TcpPeers};
+use holdfast_env::net::{Credentials, Meter, NoPeers, TcpPeers, TlsClient};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;
 use holdfast_env::tls::Certificates;
 use holdfast_env::{
     Budget, Clients, Disk, Overlay, RealClock, RealDisk, RealEngine, RealRng, Rng, Secret, local,
-    signals,
+    secret::Token, signals,
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
@@ -26,8 +26,11 @@ use holdfast_ride::{Settings, ViewFace, Views};
 use holdfast_scribe::face::ScribeFace;
 use holdfast_server::Native;
 use holdfast_table::face::TableFace;
+use holdfast_table::ids::RegionId;
+use holdfast_table::regions::{Link, Regions};
 use holdfast_view::FoldOptions;
 use holdfast_wire::view::ViewName;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -108,7 +111,8 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     let of_views = ViewFace::new(views.clone(), alone.map(|(name, _)| name.clone()));
     let native = native.with_audit(audit.clone()).with(files).with(of_views);
     let scribe = ScribeFace::new(node.clone());
-    let tables = TableFace::new(node.clone(), config.tables_bytes());
+    let regions = regions(config, &machine)?;
+    let tables = TableFace::new(node.clone(), config.tables_bytes(), regions);
     let native = Arc::new(native.with(scribe.clone()).with(tables.clone()));
     let context = Context {
         data,
@@ -276,6 +280,26 @@ fn machine_among(secret: &Secret, credentials: &Option<Arc<NodeCredentials>>) ->
     let peers = Arc::new(TcpPeers::guarded(clock.clone(), counted, proved, shown)?);
     let (disk, engine, rng) = (Arc::new(RealDisk), Arc::new(RealEngine), Arc::new(RealRng));
     Ok(Machine { disk, engine, clock, rng, peers, meter })
+}
+
+/// The way to the other regions: to each of them this node is a client, whom its token names.
+fn regions(config: &Config, machine: &Machine) -> Result<Regions> {
+    let mut links = BTreeMap::new();
+    for (number, region) in &config.regions {
+        let doing = |e: Error| e.context(format_args!("use `regions.{number}`"));
+        let token = Token::load(&region.token).map_err(doing)?;
+        let tls = match region.cacert.as_os_str().is_empty() {
+            true => None,
+            false => Some(TlsClient::load(&region.cacert, None).map_err(doing)?),
+        };
+        let counted = Some(machine.meter.clone());
+        let peers = TcpPeers::with_token(machine.clock.clone(), counted, token, tls)?;
+        let servers = region.servers.split(',').map(|server| server.trim().to_owned()).collect();
+        let number =
+            number.parse().map_err(|_| Error::invalid("it is no number")).map_err(doing)?;
+        links.insert(RegionId(number), Link { servers, peers: Arc::new(peers) });
+    }
+    Regions::new(RegionId(config.region), links)
 }
 
 /// This machine, for a node that nobody talks to.

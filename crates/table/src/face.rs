@@ -2,9 +2,12 @@
 //! follow the tablets, so that the records outlive it, and pass requests on.
 
 use crate::entry::Asked;
+use crate::ids::RegionId;
 use crate::message::{Answer, Expect, Level, Op, Request as Asking};
 use crate::name::{TableName, tablet_of};
 use crate::region::{Policy, Settings};
+use crate::regions::Regions;
+use crate::stream::Stream;
 use crate::tablet::{Form, Mode, Tablet};
 use crate::tablets::OpenTablet;
 use crate::view::Made;
@@ -28,6 +31,7 @@ use std::sync::{Arc, Mutex};
 
 mod form;
 mod near;
+mod regions;
 mod scan;
 
 use form::{bounded, check_keys, check_level, check_rows, found, written};
@@ -39,8 +43,6 @@ pub const TABLETS_MAX: usize = 256;
 const TICK_NS: u64 = 100_000_000;
 /// Between two looks for tables that are new where the log is.
 const FOLLOW_NS: u64 = 2_000_000_000;
-/// The only region that there is, yet.
-const REGIONS: u8 = 1;
 
 type Tablets = BTreeMap<u16, Arc<OpenTablet>>;
 
@@ -57,6 +59,8 @@ pub struct Held {
 pub struct TableFace {
     node: Arc<Node>,
     settings: Settings,
+    /// This region, and the way to the others.
+    regions: Arc<Regions>,
     /// Keys and values that all tables may have together here, where they are kept in memory.
     bytes_max: u64,
     /// Those that are open. Never held while anything waits: threads of the server look here.
@@ -117,17 +121,21 @@ impl Face for TableFace {
                 .audited(Matter::Data, write_told),
             read(wire::OP_TABLE_READ, TableFace::serve_read),
             read(wire::OP_TABLE_SCAN, TableFace::serve_scan),
+            route(wire::OP_TABLE_PREPARE, TableFace::serve_prepare).allows(regions::allows),
+            route(wire::OP_TABLE_ADOPT, TableFace::serve_adopt).allows(regions::allows),
+            route(wire::OP_TABLE_TELL, TableFace::serve_tell).allows(regions::allows),
         ]
     }
 }
 
 impl TableFace {
     /// Without a table yet: see [`TableFace::open_all`]. `bytes_max` bounds keys and values.
-    pub fn new(node: Arc<Node>, bytes_max: u64) -> Arc<TableFace> {
-        let settings = Settings { policy: Policy::Wait, ..Settings::default() };
+    pub fn new(node: Arc<Node>, bytes_max: u64, regions: Regions) -> Arc<TableFace> {
+        let settings = Settings { policy: Policy::Takeover, ..Settings::default() };
         Arc::new(TableFace {
             node,
             settings,
+            regions: Arc::new(regions),
             bytes_max,
             tables: Mutex::default(),
             opening: Mutex::default(),
@@ -219,7 +227,7 @@ impl TableFace {
             return Ok(open);
         }
         let fold = self.node.open_view(Context::of(&name.topic(tablet)))?;
-        let open = OpenTablet::new(fold);
+        let open = OpenTablet::new((name.clone(), tablet), fold, self.regions.clone());
         if self.node.hosted().is_some() {
             open.decide(self.settings)?;
         }
@@ -276,66 +284,84 @@ impl TableFace {
     }
 
     fn make(&self, make: &msg::Make) -> Result<msg::TableInfo> {
-        if let Some(log) = self.node.shared() {
-            return Err(Error::unsupported(format!(
-                "brokers keep the log ({}), and tables want one that a node keeps: use another cluster",
-                log.place()
-            )));
-        }
+        self.check_log()?;
         let name = TableName::new(&make.table)?;
-        if make.tablets == 0 || make.tablets > msg::TABLETS_MAX {
-            let most = msg::TABLETS_MAX;
-            return Err(Error::invalid(format!(
-                "it cannot have {} tablets: ask for 1 to {most} of them",
-                make.tablets
-            )));
+        self.check_size(&name, make.tablets)?;
+        if make.everywhere && self.regions.all().len() > 1 {
+            return self.make_everywhere(make, &name);
         }
-        let wanted = |tablet| Made {
-            form: Form::new(make.mode, REGIONS),
+        let made = |tablet| Made {
+            form: Form::new(make.mode, 1),
             region: Form::first_region(),
             tablet,
             tablets: make.tablets,
         };
-        self.check_room(&name, make.tablets)?;
-        // What was made, or begun, with other words stays as it is: nothing is added to it.
-        let begun = self.tables.held().get(&name).cloned().unwrap_or_default();
-        for (tablet, open) in begun {
-            match open.fold().read(|view, _| view.made())? {
-                Some(made) if made != wanted(tablet) => return Err(made_otherwise(&made)),
-                _ => {}
-            }
-        }
-        // The first comes last: with it the table is there, whole.
-        for tablet in (0..make.tablets).rev() {
-            let open = self.open(&name, tablet)?;
-            let made = || open.fold().read(|view, _| view.made());
-            if made()?.is_none() {
-                let entry = Proposal::of(Call::default(), wanted(tablet).command(), Append::Synced);
-                let proposed = self.node.wait_for(|done| open.fold().propose(entry, done));
-                proposed
-                    .map(drop)
-                    .or_else(|e| if e.kind == Kind::Exists { Ok(()) } else { Err(e) })?;
-            }
-            match made()? {
-                Some(made) if made == wanted(tablet) => {}
-                Some(made) => return Err(made_otherwise(&made)),
-                None => return Err(Error::bug("its entry was applied, and made nothing")),
-            }
-            open.decide(self.settings)?;
-        }
-        self.info(&name)
+        self.make_tablets(&name, &(0..make.tablets).map(made).collect::<Vec<_>>())
     }
 
-    fn check_room(&self, name: &TableName, wanted: u16) -> Result<()> {
+    fn check_log(&self) -> Result<()> {
+        match self.node.shared() {
+            None => Ok(()),
+            Some(log) => Err(Error::unsupported(format!(
+                "brokers keep the log ({}), and tables want one that a node keeps: use another cluster",
+                log.place()
+            ))),
+        }
+    }
+
+    fn check_size(&self, name: &TableName, tablets: u16) -> Result<()> {
+        if tablets == 0 || tablets > msg::TABLETS_MAX {
+            let most = msg::TABLETS_MAX;
+            return Err(Error::invalid(format!(
+                "it cannot have {tablets} tablets: ask for 1 to {most} of them"
+            )));
+        }
         let tables = self.tables.held();
         let others = tables.iter().filter(|(other, _)| *other != name);
         let used: usize = others.map(|(_, tablets)| tablets.len()).sum();
-        match used + usize::from(wanted) <= TABLETS_MAX {
+        match used + usize::from(tablets) <= TABLETS_MAX {
             true => Ok(()),
             false => Err(Error::invalid(format!(
                 "the cluster's tables have {used} tablets, and {TABLETS_MAX} are the most: ask for fewer"
             ))),
         }
+    }
+
+    /// Makes a table's tablets, in order of their numbers, unless they are made so.
+    fn make_tablets(&self, name: &TableName, wanted: &[Made]) -> Result<msg::TableInfo> {
+        let is = |made: Option<Made>, wanted: &Made| match made {
+            Some(made) if made != *wanted => Err(made_otherwise(&made)),
+            made => Ok(made.is_some()),
+        };
+        // What was made, or begun, with other words stays as it is: nothing is added to it.
+        let begun = self.tables.held().get(name).cloned().unwrap_or_default();
+        for (tablet, open) in begun {
+            let made = open.fold().read(|view, _| view.made())?;
+            match wanted.get(usize::from(tablet)) {
+                Some(wanted) => drop(is(made, wanted)?),
+                None => made.map_or(Ok(()), |made| Err(made_otherwise(&made)))?,
+            }
+        }
+        // The first comes last: with it the table is there, whole.
+        for wanted in wanted.iter().rev() {
+            let open = self.open(name, wanted.tablet)?;
+            let made = || open.fold().read(|view, _| view.made());
+            if !is(made()?, wanted)? {
+                self.append_first(&open, wanted.command())?;
+            }
+            if !is(made()?, wanted)? {
+                return Err(Error::bug("its entry was applied, and made nothing"));
+            }
+            open.decide(self.settings)?;
+        }
+        self.info(name)
+    }
+
+    /// Appends an entry in front of a tablet's own; one that another one was in front of comes to nothing.
+    fn append_first(&self, open: &OpenTablet, entry: Vec<u8>) -> Result<()> {
+        let entry = Proposal::of(Call::default(), entry, Append::Synced);
+        let proposed = self.node.wait_for(|done| open.fold().propose(entry, done));
+        proposed.map(drop).or_else(|e| if e.kind == Kind::Exists { Ok(()) } else { Err(e) })
     }
 
     fn serve_list(self: Arc<Self>, request: Request<'_>) {
@@ -365,8 +391,19 @@ impl TableFace {
             mode: made.form.mode,
             region: made.region.0,
             regions: made.form.members.len() as u8,
+            others: self.others(&made, &tablets[0]),
             tablets: tablets.iter().map(|tablet| tablet_info(tablet)).collect(),
         })
+    }
+
+    fn others(&self, made: &Made, first: &OpenTablet) -> Vec<msg::RegionInfo> {
+        let others = made.form.regions().filter(|region| *region != made.region);
+        let other = |region: RegionId| msg::RegionInfo {
+            region: region.0,
+            heard_ms: first.heard_ticks(region).map(|ticks| u64::from(ticks) * TICK_NS / 1_000_000),
+            trouble: self.regions.trouble(region),
+        };
+        others.map(other).collect()
     }
 
     fn serve_write(self: Arc<Self>, request: Request<'_>) {
@@ -532,13 +569,18 @@ fn tablet_info(tablet: &OpenTablet) -> msg::TabletInfo {
     let status = tablet.fold().status();
     let looked = tablet.fold().read_last(|view| {
         view.look(|tablet| {
-            let leads = tablet.streams().filter(|s| s.leading() == Some(s.promised()));
+            let stream = |stream: &Stream| msg::StreamInfo {
+                home: stream.id().0,
+                leader: stream.promised().leader().0,
+                held: stream.tail().number,
+                shown: tablet.shown(stream.id()).place.number,
+            };
             msg::TabletInfo {
                 records: tablet.live(),
                 tombstones: tablet.tombstones().len() as u64,
                 bytes: tablet.bytes(),
                 sessions: tablet.sessions().len() as u64,
-                leads: leads.map(|stream| stream.id().0).collect(),
+                streams: tablet.streams().map(stream).collect(),
                 ..msg::TabletInfo::default()
             }
         })

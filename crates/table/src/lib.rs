@@ -5,7 +5,7 @@
 //! Sans-IO: [`tablet::Tablet`] folds one region's topic of a tablet, [`region::Region`] decides
 //! around it. Neither has a clock, a file or a connection: ticks, messages and acknowledged
 //! appends come in, effects go out. [`sim`] runs regions of them in virtual time; [`face`] serves
-//! tables of one region on a node.
+//! tables on a node, and [`regions`] is the way between regions.
 #![forbid(unsafe_code)]
 
 pub mod entry;
@@ -15,6 +15,7 @@ pub mod message;
 pub mod name;
 pub mod record;
 pub mod region;
+pub mod regions;
 pub mod sessions;
 pub mod sim;
 pub mod stream;

@@ -1,5 +1,6 @@
-//! What clients ask a region, and what regions say to each other. Plain values: a driver gives
-//! them bytes and a connection.
+//! What clients ask a region, and what regions say to each other.
+
+mod bytes;
 
 use crate::entry::{Asked, StreamEntry};
 use crate::ids::{Epoch, Key, Place, RegionId, StreamId, Value};

@@ -188,6 +188,12 @@ impl Region {
         self.leads.contains_key(&stream)
     }
 
+    /// How many ticks ago another region was heard; nothing where it was not.
+    pub fn heard_ticks(&self, region: RegionId) -> Option<u32> {
+        let heard = self.heard.get(&region)?;
+        (heard.log != LogId(0)).then_some(heard.ticks_ago)
+    }
+
     /// A client asks; it is answered under `client`, once.
     pub fn ask(&mut self, client: u64, request: Request) {
         if !self.is_ready() {

@@ -35,8 +35,17 @@ codec_struct!(Form { mode, home, members });
 impl Form {
     /// A tablet of `regions` regions, whose absent keys belong to the first.
     pub fn new(mode: Mode, regions: u8) -> Form {
-        let member = |r| Member { region: RegionId(r), log: LogId(1), counts: true };
-        Form { mode, home: StreamId(0), members: (0..regions).map(member).collect() }
+        Form::of(mode, StreamId(0), (0..regions).map(|region| (RegionId(region), LogId(1))))
+    }
+
+    /// A tablet of these regions, each with its log, in order.
+    pub fn of(
+        mode: Mode,
+        home: StreamId,
+        logs: impl IntoIterator<Item = (RegionId, LogId)>,
+    ) -> Form {
+        let member = |(region, log)| Member { region, log, counts: true };
+        Form { mode, home, members: logs.into_iter().map(member).collect() }
     }
 
     /// The region of a table that has no other.
@@ -125,11 +134,11 @@ impl Tablet {
         }
     }
 
-    /// The tablet of a region whose topic begins by making it: the log is the form's.
-    pub fn made(form: &Form, region: RegionId) -> Tablet {
+    /// The tablet of a region whose topic begins by making it. A log that the form does not name has lost what
+    /// the one that it names has promised: it leads nothing, and counts once it is admitted.
+    pub fn made(form: &Form, region: RegionId, log: LogId) -> Tablet {
         let mut tablet = Tablet::new(form, region);
-        let own = form.members.iter().find(|member| member.region == region);
-        tablet.take_log(own.map_or(LogId(0), |member| member.log));
+        tablet.take_log(log);
         tablet
     }
 

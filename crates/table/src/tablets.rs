@@ -1,18 +1,25 @@
 //! One tablet as a node has it: its view, and around that what its region decides. Carries out the
-//! region's effects in their order: what it appends, and whom it answers.
+//! region's effects in their order: what it appends, whom it answers, what it says to other regions.
 
-use crate::message::{Answer, Request};
+use crate::entry::Entry;
+use crate::ids::{LogId, RegionId, StreamId};
+use crate::message::{Answer, Message, Request};
+use crate::name::TableName;
 use crate::region::{Effect, Region, Settings};
-use crate::view::TabletView;
+use crate::regions::Regions;
+use crate::view::{Made, TabletView};
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::{Done, Mode};
 use holdfast_view::{Fold, Request as Proposal};
 use holdfast_wire::Call;
+use holdfast_wire::table::Told;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Told an entry's index and result.
 type Proposed = Done<(Index, Vec<u8>)>;
@@ -28,7 +35,14 @@ enum Hand {
 
 /// A tablet of this node.
 pub struct OpenTablet {
+    /// Its table, and which of its tablets it is.
+    name: (TableName, u16),
     fold: Arc<Fold<TabletView>>,
+    regions: Arc<Regions>,
+    /// As its region decides, where this node is to have one.
+    settings: OnceLock<Settings>,
+    /// An entry is on its way that says which start of the region this is.
+    starting: AtomicBool,
     hand: Mutex<Hand>,
     waiting: Mutex<BTreeMap<u64, Done<Answer>>>,
     clients: AtomicU64,
@@ -37,9 +51,17 @@ pub struct OpenTablet {
 }
 
 impl OpenTablet {
-    pub fn new(fold: Arc<Fold<TabletView>>) -> Arc<OpenTablet> {
+    pub fn new(
+        name: (TableName, u16),
+        fold: Arc<Fold<TabletView>>,
+        regions: Arc<Regions>,
+    ) -> Arc<OpenTablet> {
         Arc::new(OpenTablet {
+            name,
             fold,
+            regions,
+            settings: OnceLock::new(),
+            starting: AtomicBool::new(false),
             hand: Mutex::new(Hand::Free),
             waiting: Mutex::default(),
             clients: AtomicU64::new(0),
@@ -51,11 +73,63 @@ impl OpenTablet {
         &self.fold
     }
 
-    /// From here on its region decides on this node, if there is a tablet yet.
-    pub fn decide(self: &Arc<Self>, settings: Settings) -> Result<bool> {
-        let decides = self.fold.read(|view, _| view.decide(settings))?;
-        self.carry_out();
-        Ok(decides)
+    /// From here on its region decides on this node, once there is a tablet. One of several regions begins by an
+    /// entry: see [`TabletView::decide`].
+    pub fn decide(self: &Arc<Self>, settings: Settings) -> Result<()> {
+        let settings = *self.settings.get_or_init(|| settings);
+        let others = |made: Made| made.form.members.len() > 1;
+        match self.fold.read(|view, _| view.made())?.is_some_and(others) {
+            true => self.begin(settings),
+            false => {
+                self.fold.read(|view, _| view.decide(settings, None))?;
+                self.carry_out();
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(self: &Arc<Self>, settings: Settings) {
+        if self.starting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // It says nothing but that it is there: its index is the start's number.
+        let stream = StreamId::of(self.regions.own());
+        let entry = Entry::Checked { stream, epoch: stream.first_epoch() }.to_bytes();
+        let tablet = self.clone();
+        let done = move |result: Result<(Index, Vec<u8>)>| {
+            match result {
+                Ok((index, _)) => {
+                    // A fold that has stopped says so to whoever asks.
+                    let _ = tablet.fold.read(|view, _| view.decide(settings, Some(index)));
+                }
+                Err(e) => *tablet.failure.held() = Some(e),
+            }
+            tablet.starting.store(false, Ordering::Release);
+            tablet.carry_out();
+        };
+        let entry = Proposal::of(Call::default(), entry, Mode::Synced);
+        self.fold.propose_all(vec![(entry, Box::new(done))], Mode::Synced);
+    }
+
+    /// A message of another region, from its log, for a tablet that was made so.
+    pub fn arrived(self: &Arc<Self>, from: RegionId, told: &Told, message: Message) {
+        if self.form() == Some(told.form)
+            && self.with_region(|region| region.arrived(from, LogId(told.log), message)).is_ok()
+        {
+            self.carry_out();
+        }
+    }
+
+    /// How long ago its region has heard another one; nothing where it does not decide here, or never has.
+    pub fn heard_ticks(&self, region: RegionId) -> Option<u32> {
+        let heard = self.fold.read_last(|view| view.with_region(|own| own.heard_ticks(region)));
+        heard.flatten()
+    }
+
+    /// What it was made as, the same in all its regions.
+    fn form(&self) -> Option<u32> {
+        let made = self.fold.read_last(|view| view.made())?;
+        Some(crc32c(&Made { region: RegionId::default(), ..made }.to_bytes()))
     }
 
     /// Asks for one record; `done` is called once, on any thread.
@@ -72,14 +146,17 @@ impl OpenTablet {
     /// Time passes.
     pub fn tick(self: &Arc<OpenTablet>) {
         // One that has stopped says so where it is asked.
-        if self.with_region(Region::tick).is_ok() {
-            self.carry_out();
+        match (self.with_region(Region::tick), self.settings.get()) {
+            (Ok(()), _) => self.carry_out(),
+            // The entry that it was to begin with did not come through.
+            (Err(_), Some(settings)) => drop(self.decide(*settings)),
+            (Err(_), None) => {}
         }
     }
 
     fn with_region<R>(&self, with: impl FnOnce(&mut Region) -> R) -> Result<R> {
         let with = self.fold.read(|view, _| view.with_region(with))?;
-        with.ok_or_else(|| Error::retry("ask a tablet: this node does not decide for it yet"))
+        with.ok_or_else(|| self.retry("ask a tablet: this node does not decide for it yet"))
     }
 
     /// Carries out what there is, in order: entries in another order than they were decided in would
@@ -125,9 +202,7 @@ impl OpenTablet {
                     };
                     self.tell(client, answer);
                 }
-                Effect::Send { to, message } => {
-                    unreachable!("a table has one region, and {message:?} is for {to}")
-                }
+                Effect::Send { to, message } => self.send(to, &message),
             }
         }
         if !appends.is_empty() {
@@ -135,6 +210,14 @@ impl OpenTablet {
                 if planted!("table.acknowledged-unsynced") { Mode::Ordered } else { Mode::Synced };
             self.fold.propose_all(appends, mode);
         }
+    }
+
+    fn send(&self, to: RegionId, message: &Message) {
+        let made = self.fold.read_last(|view| view.log().zip(self.form()));
+        let Some((log, form)) = made else { return };
+        let (table, tablet) = (self.name.0.to_string(), self.name.1);
+        let told = Told { table, tablet, form, log: log.0, message: message.to_bytes() };
+        self.regions.tell(to, told.to_bytes());
     }
 
     fn appended(self: &Arc<Self>, result: Result<(Index, Vec<u8>)>) {

@@ -2,7 +2,7 @@
 //! the node that keeps the log a [`Region`] decides around it; on every other one it only follows.
 
 use crate::entry::{Entry, VERSION};
-use crate::ids::RegionId;
+use crate::ids::{LogId, RegionId};
 use crate::region::{Region, Settings};
 use crate::stream::Accepted;
 use crate::tablet::{Form, Tablet};
@@ -14,8 +14,10 @@ use holdfast_env::HoldRwLock;
 use holdfast_view::{Apart, Applied, Context, View};
 use std::sync::RwLock;
 
-/// The kind of the entry that makes a tablet, behind those of [`Entry`].
+/// The kinds of entries in front of those of a tablet, told apart from [`Entry`]'s: what makes it, and what
+/// numbers the log of one that is to be in several regions.
 const MADE: u8 = 6;
+const PREPARED: u8 = 8;
 /// Starts of a region are told apart by so many bits.
 const START_MASK: u64 = 0xffff_ffff;
 
@@ -46,10 +48,32 @@ impl Made {
     }
 }
 
+/// The entry that gives a topic's log its number, before a tablet in several regions is made: so the form can
+/// name the logs that count. An erased log draws another one, which no form names.
+pub fn prepared(log: LogId) -> Vec<u8> {
+    let mut out = vec![VERSION, PREPARED];
+    log.encode(&mut out);
+    out
+}
+
+fn of_prepared(command: &[u8]) -> Option<Result<LogId, DecodeError>> {
+    let body = command.strip_prefix(&[VERSION, PREPARED])?;
+    let mut reader = Reader::new(body);
+    Some(LogId::decode(&mut reader).and_then(|log| reader.finish().map(|()| log)))
+}
+
 enum State {
     Unmade,
-    Follows { made: Made, tablet: Box<Tablet> },
-    Decides { made: Made, region: Box<Region> },
+    /// The log has a number.
+    Prepared(LogId),
+    Follows {
+        made: Made,
+        tablet: Box<Tablet>,
+    },
+    Decides {
+        made: Made,
+        region: Box<Region>,
+    },
 }
 
 /// See the module. The lock is a reader's of the fold: who asks the region to decide holds the fold
@@ -67,15 +91,23 @@ impl TabletView {
         self.0.held_shared().tablet().map(|(_, tablet)| look(tablet))
     }
 
-    /// From here on a region decides, unless one does; whether there is a tablet to decide about. Of one of
-    /// several regions, which a later build has made, none does: nobody carries its messages.
-    pub fn decide(&self, settings: Settings) -> bool {
+    /// The number of the topic's log, if it has one.
+    pub fn log(&self) -> Option<LogId> {
+        match &*self.0.held_shared() {
+            State::Prepared(log) => Some(*log),
+            state => state.tablet().map(|(_, tablet)| tablet.log()),
+        }
+    }
+
+    /// From here on a region decides, unless one does; whether there is a tablet to decide about. `start` is
+    /// higher than that of every start before: the index of an entry that was appended since the last one.
+    /// Nothing where there is no other region, and so nobody who would answer what an earlier start has asked.
+    pub fn decide(&self, settings: Settings, start: Option<Index>) -> bool {
         let mut state = self.0.held_alone();
         *state = match std::mem::replace(&mut *state, State::Unmade) {
-            State::Follows { made, tablet } if made.form.members.len() == 1 => {
-                // Nobody who asked an earlier start waits: what it marked was answered, or forgotten.
-                let start = tablet.applied() & START_MASK;
-                // An erased log has no tablet.
+            State::Follows { made, tablet } if start.is_some() || made.form.members.len() == 1 => {
+                let start = start.map_or(tablet.applied(), |index| index.0) & START_MASK;
+                // An erased log has no tablet; one that was made anew has a number of its own.
                 let log = tablet.log();
                 let region = Box::new(Region::start(*tablet, log, start, settings));
                 State::Decides { made, region }
@@ -89,7 +121,7 @@ impl TabletView {
     pub fn with_region<R>(&self, with: impl FnOnce(&mut Region) -> R) -> Option<R> {
         match &mut *self.0.held_alone() {
             State::Decides { region, .. } => Some(with(region)),
-            State::Unmade | State::Follows { .. } => None,
+            State::Unmade | State::Prepared(_) | State::Follows { .. } => None,
         }
     }
 }
@@ -105,27 +137,51 @@ fn encode(accepted: Accepted) -> Vec<u8> {
 impl State {
     fn tablet(&self) -> Option<(&Made, &Tablet)> {
         match self {
-            State::Unmade => None,
+            State::Unmade | State::Prepared(_) => None,
             State::Follows { made, tablet } => Some((made, tablet)),
             State::Decides { made, region } => Some((made, region.tablet())),
         }
     }
 
+    fn prepare(&mut self, log: LogId) -> Applied {
+        match self {
+            State::Unmade if log != LogId(0) => {
+                *self = State::Prepared(log);
+                Applied::Ok(Vec::new())
+            }
+            _ => Applied::Refused(Error::exists("number a tablet's log: it has a number already")),
+        }
+    }
+
     fn make(&mut self, made: Made) -> Applied {
-        if !matches!(self, State::Unmade) {
+        if self.tablet().is_some() {
             return Applied::Refused(Error::exists("make a tablet: it is made already"));
         }
-        if made.form.regions().all(|region| region != made.region) || made.tablet >= made.tablets {
+        let Some(own) = made.form.members.iter().find(|member| member.region == made.region) else {
             return Applied::Refused(Error::invalid("make a tablet: it is in none of its regions"));
+        };
+        if made.tablet >= made.tablets {
+            return Applied::Refused(Error::invalid("make a tablet: its table has fewer"));
         }
-        let tablet = Box::new(Tablet::made(&made.form, made.region));
+        let log = match self {
+            State::Prepared(log) => *log,
+            // Of one region, nobody counts logs.
+            _ if made.form.members.len() == 1 => own.log,
+            _ => {
+                let why = "make a tablet in several regions: its log has no number yet";
+                return Applied::Refused(Error::invalid(why));
+            }
+        };
+        let tablet = Box::new(Tablet::made(&made.form, made.region, log));
         *self = State::Follows { made, tablet };
         Applied::Ok(Vec::new())
     }
 
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<Accepted> {
         match self {
-            State::Unmade => Err(Error::invalid("write to a tablet: it is not made yet")),
+            State::Unmade | State::Prepared(_) => {
+                Err(Error::invalid("write to a tablet: it is not made yet"))
+            }
             State::Follows { tablet, .. } => {
                 let accepted = tablet.apply(index, command, &mut Vec::new())?.accepted;
                 tablet.forget_entries();
@@ -136,6 +192,11 @@ impl State {
     }
 }
 
+/// What a snapshot begins with.
+const UNMADE_STATE: u8 = 0;
+const MADE_STATE: u8 = 1;
+const PREPARED_STATE: u8 = 2;
+
 /// Of a tablet that is made.
 fn write(
     made: &Made,
@@ -143,7 +204,7 @@ fn write(
     out: &mut Writer<'_>,
     goes_on: &mut dyn FnMut() -> Result<()>,
 ) {
-    out.put(&true);
+    out.put(&MADE_STATE);
     out.put(made);
     tablet.snapshot_while(out, goes_on);
 }
@@ -161,10 +222,17 @@ impl View for TabletView {
         if let Some(version) = command.first().filter(|version| **version != VERSION) {
             return Applied::UnknownVersion(format!("version {version} of a tablet's entry"));
         }
-        if let Some(tag) = command.get(1).filter(|tag| **tag > MADE) {
+        if let Some(tag) = command.get(1).filter(|tag| **tag > PREPARED) {
             return Applied::UnknownVersion(format!("tag {tag} of a tablet's entry"));
         }
         let mut state = self.0.held_alone();
+        match of_prepared(command) {
+            Some(Ok(log)) => return state.prepare(log),
+            Some(Err(e)) => {
+                return Applied::Refused(Error::from(e).context("number a tablet's log"));
+            }
+            None => {}
+        }
         match Made::of_command(command) {
             Some(Ok(made)) => state.make(made),
             Some(Err(e)) => Applied::Refused(Error::from(e).context("make a tablet")),
@@ -176,9 +244,14 @@ impl View for TabletView {
     }
 
     fn snapshot(&self, out: &mut Writer<'_>) {
-        match self.0.held_shared().tablet() {
-            None => out.put(&false),
-            Some((made, tablet)) => write(made, tablet, out, &mut || Ok(())),
+        match &*self.0.held_shared() {
+            State::Unmade => out.put(&UNMADE_STATE),
+            State::Prepared(log) => {
+                out.put(&PREPARED_STATE);
+                out.put(log);
+            }
+            State::Follows { made, tablet } => write(made, tablet, out, &mut || Ok(())),
+            State::Decides { made, region } => write(made, region.tablet(), out, &mut || Ok(())),
         }
     }
 
@@ -193,6 +266,9 @@ impl View for TabletView {
     fn describe(command: &[u8]) -> String {
         if let Some(Ok(made)) = Made::of_command(command) {
             return format!("tablet {} of {} is made", made.tablet, made.tablets);
+        }
+        if let Some(Ok(log)) = of_prepared(command) {
+            return format!("the log is log {}", log.0);
         }
         match Entry::from_bytes(command) {
             Ok(Entry::Log(log)) => format!("the log is log {} from here on", log.0),
@@ -211,8 +287,13 @@ impl View for TabletView {
     }
 
     fn restore(_: &Context, source: &mut Source<'_>) -> Result<TabletView> {
-        if !source.get::<bool>()? {
-            return Ok(TabletView(RwLock::new(State::Unmade)));
+        match source.get::<u8>()? {
+            UNMADE_STATE => return Ok(TabletView(RwLock::new(State::Unmade))),
+            PREPARED_STATE => {
+                return Ok(TabletView(RwLock::new(State::Prepared(source.get()?))));
+            }
+            MADE_STATE => {}
+            _ => return Err(Error::corrupt("restore a tablet: its state is none")),
         }
         let made: Made = source.get()?;
         let tablet = Box::new(Tablet::restore(&made.form, made.region, source)?);
@@ -223,20 +304,28 @@ impl View for TabletView {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::StreamId;
     use crate::tablet::Mode;
 
-    /// A log that a later build has written: its entries are folded, and nobody decides what nobody carries
-    /// to the other regions.
+    /// The first entries of a tablet of three regions, in every order: its log has a number before it is made,
+    /// and only the one that the form names leads.
     #[test]
-    fn a_tablet_of_several_regions_is_followed_alone() {
-        for (regions, decides) in [(1, true), (3, false)] {
+    fn a_tablet_of_several_regions_is_made_once_its_log_has_a_number() {
+        let form = Form::of(Mode::Strong, StreamId(0), (0..3).map(|r| (RegionId(r), LogId(9))));
+        let made = Made { form, region: RegionId(1), tablet: 0, tablets: 1 };
+        for (log, leads) in [(LogId(9), true), (LogId(10), false)] {
             let mut view = TabletView::begin(&Context::of("table/t/0"));
-            assert!(!view.decide(Settings::default()), "it is not made");
-            let (form, region) = (Form::new(Mode::Strong, regions), RegionId(0));
-            let made = Made { form, region, tablet: 0, tablets: 1 };
-            assert_eq!(view.apply(Index(1), &made.command()), Applied::Ok(Vec::new()));
-            assert_eq!(view.decide(Settings::default()), decides, "{regions} regions");
-            assert_eq!(view.made(), Some(made));
+            let early = view.apply(Index(1), &made.command());
+            assert!(matches!(early, Applied::Refused(_)), "{early:?}");
+            assert_eq!(view.apply(Index(2), &prepared(log)), Applied::Ok(Vec::new()));
+            let again = view.apply(Index(3), &prepared(LogId(11)));
+            assert!(matches!(again, Applied::Refused(_)), "{again:?}");
+            assert_eq!(view.log(), Some(log));
+            assert_eq!(view.apply(Index(4), &made.command()), Applied::Ok(Vec::new()));
+            assert!(!view.decide(Settings::default(), None), "which start it is, an entry says");
+            assert!(view.decide(Settings::default(), Some(Index(5))));
+            let home = StreamId::of(RegionId(1));
+            assert_eq!(view.with_region(|region| region.leads(home)), Some(leads), "{log:?}");
         }
     }
 }

@@ -12,6 +12,7 @@ use holdfast_log::{Done, EmbeddedLog, Info, Log, LogOptions, Mode as Append, Sco
 use holdfast_sim::SimDisk;
 use holdfast_table::entry::Asked;
 use holdfast_table::message::{Answer, Expect, Level, Op, Request};
+use holdfast_table::name::TableName;
 use holdfast_table::region::{Policy, Settings};
 use holdfast_table::sessions::Outcome;
 use holdfast_table::tablet::{Form, Mode};
@@ -89,7 +90,8 @@ fn open_log(disk: Arc<dyn Disk>, directory: &Path) -> Arc<Filling> {
 fn open(log: &Arc<Filling>, disk: Arc<dyn Disk>, directory: &Path, mode: Mode) -> Arc<OpenTablet> {
     let store = SnapshotStore { disk, directory: directory.join("snapshots") };
     let fold = Fold::open_member(log.clone(), Context::of(TOPIC), store, FoldOptions::default());
-    let tablet = OpenTablet::new(Arc::new(fold.unwrap()));
+    let name = TableName::of_topic(TOPIC).unwrap();
+    let tablet = OpenTablet::new(name, Arc::new(fold.unwrap()), Arc::default());
     let (form, region) = (Form::new(mode, 1), Form::first_region());
     let made = Made { form, region, tablet: 0, tablets: 1 };
     let proposal = Proposal::of(Call::default(), made.command(), Append::Synced);
@@ -97,7 +99,7 @@ fn open(log: &Arc<Filling>, disk: Arc<dyn Disk>, directory: &Path, mode: Mode) -
     tablet.fold().propose(proposal, Box::new(move |result| told.send(result).unwrap()));
     // Of one that is there the second such entry is refused.
     let _ = hears.recv().unwrap();
-    assert!(tablet.decide(Settings { policy: Policy::Wait, ..Settings::default() }).unwrap());
+    tablet.decide(Settings { policy: Policy::Wait, ..Settings::default() }).unwrap();
     tablet
 }
 

@@ -5,8 +5,11 @@ use holdfast_base::ids::Index;
 use holdfast_base::stream::{collect, read_all};
 use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Entry, Refusal, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
+use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
 use holdfast_table::region::Settings;
+use holdfast_table::sessions::Outcome;
 use holdfast_table::tablet::{Form, Mode};
+use holdfast_table::token::Token;
 use holdfast_table::view::{Made, TabletView};
 use holdfast_view::{Applied, Context, View};
 
@@ -64,7 +67,7 @@ fn entries_have_these_bytes() {
         (decided(change(ChangeKind::Forget)), in_entry(&format!("02 {key} 04"))),
         (decided(Body::Refused(Refusal::Found(6))), in_entry("03 01 0600000000000000")),
         (decided(Body::Refused(Refusal::Absent)), in_entry("03 02")),
-        (decided(Body::Mark(vec![(RegionId(1), 7)])), in_entry("04 01000000 01 0700000000000000")),
+        (decided(Body::Mark(vec![(RegionId(1), 7)])), in_entry("04 01000000 01 0900000000000000")),
         (
             decided(Body::Admit { region: RegionId(1), log: LogId(2) }),
             in_entry("05 01 0200000000000000"),
@@ -126,7 +129,7 @@ fn a_tablet_is_made_and_kept_in_these_bytes() {
         assert_eq!(applied, Applied::Ok(result));
     }
     // Strong: what is kept is known once somebody decides.
-    assert!(view.decide(Settings::default()));
+    assert!(view.decide(Settings::default(), None));
     let mut snapshot = Vec::new();
     collect(&mut snapshot, |out| view.snapshot(out));
     let epoch = "0001000000000000";
@@ -149,7 +152,103 @@ fn a_tablet_is_made_and_kept_in_these_bytes() {
     let mut written = Vec::new();
     collect(&mut written, |out| apart(out, &mut || Ok(())));
     assert_eq!(written, snapshot, "apart from the view it is the same");
-    let later = view.apply(Index(4), &bytes("01 07"));
+    let later = view.apply(Index(4), &bytes("01 09"));
     assert!(matches!(later, Applied::UnknownVersion(_)), "{later:?}");
     assert!(matches!(view.apply(Index(5), &made.command()), Applied::Refused(_)));
+}
+
+/// What a message says of a stream, of each kind one; and requests, answers and tokens within.
+#[test]
+fn messages_have_these_bytes() {
+    let (stream, epoch) = (StreamId(2), Epoch::new(2, RegionId(1)));
+    let place = Place::new(epoch, 3);
+    let before = Place::new(Epoch::new(1, RegionId(2)), 2);
+    let asker = Asker { region: RegionId(3), ticket: 9 };
+    let asked = Asked { session: 4, sequence: 5, below: 5 };
+    let forward = |op, after| {
+        let request = Request { key: b"k".to_vec(), op };
+        Message::Forward { asker, request, hops: 7, after }
+    };
+    let write = |value, expect| forward(Op::Write { asked, value, expect }, None);
+    let read = |level| forward(Op::Read(level), Some((stream, place)));
+    let answered = |answer| Message::Answered { ticket: 9, answer };
+    let entries = vec![stream_entry(Body::Open, None)];
+    let mut token = Token::of(stream, place);
+    token.see(stream, before);
+    let nine = "0900000000000000";
+    let (asks, no_place) = ("01 03 0900000000000000 01000000 6b", "00".repeat(16));
+    let asked_text = "0400000000000000 0500000000000000 0500000000000000";
+    let held = "0201000000000000 0200000000000000";
+    let (epoch_text, ends) = ("0102000000000000", format!("01000000 {held}"));
+    let opens = format!("01000000 {PLACE} {BEFORE} 00 01");
+    let seen = format!("02000000 02 {held} 02 {PLACE}");
+    let position =
+        Position { stream, matched: place, shown: 2, promised: Epoch::new(1, RegionId(2)) };
+    for (message, text) in [
+        (
+            write(Some(vec![8]), Expect::Version(6)),
+            format!("{asks} 01 {asked_text} 03 0600000000000000 01 01000000 08 07 00 {no_place}"),
+        ),
+        (write(None, Expect::Any), format!("{asks} 01 {asked_text} 01 00 07 00 {no_place}")),
+        (write(None, Expect::Absent), format!("{asks} 01 {asked_text} 02 00 07 00 {no_place}")),
+        (read(Level::Any), format!("{asks} 02 01 07 01 02 {PLACE}")),
+        (read(Level::Critical(9)), format!("{asks} 02 02 {nine} 07 01 02 {PLACE}")),
+        (read(Level::Session(token.clone())), format!("{asks} 02 03 {seen} 07 01 02 {PLACE}")),
+        (read(Level::Latest), format!("{asks} 02 04 07 01 02 {PLACE}")),
+        (read(Level::Strong), format!("{asks} 02 05 07 01 02 {PLACE}")),
+        (
+            answered(Answer::Done { outcome: Outcome::Written(9), stream, place }),
+            format!("02 {nine} 01 01 {nine} 02 {PLACE}"),
+        ),
+        (
+            answered(Answer::Value { found: Some((9, [8].into())), seen: token }),
+            format!("02 {nine} 02 01 {nine} 01000000 08 {seen}"),
+        ),
+        (
+            answered(Answer::Value { found: None, seen: Token::default() }),
+            format!("02 {nine} 02 00 00000000"),
+        ),
+        (answered(Answer::Branched), format!("02 {nine} 03")),
+        (Message::NotShown { ticket: 9 }, format!("03 {nine}")),
+        (Message::MarkAsked { stream, ticket: 9 }, format!("04 02 {nine}")),
+        (
+            Message::Push { stream, under: epoch, before, entries: entries.clone(), kept: 9 },
+            format!("05 02 {epoch_text} {held} {opens} {nine}"),
+        ),
+        (
+            Message::Behind { stream, under: epoch, ends: vec![before] },
+            format!("06 02 {epoch_text} {ends}"),
+        ),
+        (
+            Message::Positions(vec![position]),
+            format!("07 01000000 02 {PLACE} 0200000000000000 {BEFORE}"),
+        ),
+        (Message::AskPromise { stream, epoch }, format!("08 02 {epoch_text}")),
+        (Message::Promised { stream, epoch, tail: place }, format!("09 02 {epoch_text} {PLACE}")),
+        (Message::Refused { stream, promised: epoch }, format!("0a 02 {epoch_text}")),
+        (
+            Message::Fetch { stream, epoch, ends: vec![before] },
+            format!("0b 02 {epoch_text} {ends}"),
+        ),
+        (
+            Message::Fetched { stream, epoch, before, entries },
+            format!("0c 02 {epoch_text} {held} {opens}"),
+        ),
+    ] {
+        let wanted = bytes(&text);
+        assert_eq!(message.to_bytes(), wanted, "{message:?}");
+        assert_eq!(Message::from_bytes(&wanted), Ok(message));
+        for cut in 0..wanted.len() {
+            assert!(Message::from_bytes(&wanted[..cut]).is_err(), "{text} up to {cut}");
+        }
+    }
+    let again = answered(Answer::Retry("why, for people here")).to_bytes();
+    assert_eq!(again, bytes(&format!("02 {nine} 04")));
+    assert!(matches!(
+        Message::from_bytes(&again),
+        Ok(Message::Answered { answer: Answer::Retry(_), .. })
+    ));
+    let twice = format!("02 {nine} 02 00 02000000 02 {PLACE} 02 {PLACE}");
+    assert!(Message::from_bytes(&bytes(&twice)).is_err(), "a place that stands there twice");
+    assert!(Message::from_bytes(&bytes("0d")).is_err(), "a message of a later build");
 }

@@ -11,6 +11,7 @@ use holdfast_sim::world::guest::{Guest, Lodging, Visitor, Work};
 use holdfast_sim::world::{Report, Schedule, run};
 use holdfast_sim::{SimNet, on_a_deep_stack};
 use holdfast_table::face::TableFace;
+use holdfast_table::regions::Regions;
 use holdfast_wire::table::{self as msg, Expect, Found, Level, Record, Row, TableMode, Written};
 use holdfast_wire::{OP_TABLE_MAKE, OP_TABLE_READ, OP_TABLE_SCAN, OP_TABLE_WRITE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -209,7 +210,9 @@ enum Made {
 }
 
 async fn make(shared: &Shared, visitor: &Visitor) -> Made {
-    let make = msg::Make { table: TABLE.into(), mode: shared.mode, tablets: TABLETS }.to_bytes();
+    let make =
+        msg::Make { table: TABLE.into(), mode: shared.mode, tablets: TABLETS, everywhere: false }
+            .to_bytes();
     for _ in 0..LAST_ATTEMPTS {
         match visitor.ask(visitor.any_gateway(), OP_TABLE_MAKE, make.clone(), None).await {
             Ok(_) => return Made::Yes,
@@ -226,7 +229,7 @@ async fn make(shared: &Shared, visitor: &Visitor) -> Made {
 
 impl Guest for Shared {
     fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
-        let face = TableFace::new(node.clone(), 1 << 30);
+        let face = TableFace::new(node.clone(), 1 << 30, Regions::default());
         face.open_all();
         let rounds = face.clone();
         Ok(Lodging { face, round: Box::new(move || rounds.round()) })

@@ -185,6 +185,12 @@ pub const OP_TABLE_WRITE: u16 = 0x0704;
 pub const OP_TABLE_READ: u16 = 0x0705;
 /// `TABLE_SCAN`: [`table::Scan`]; answered with a body, [`table::Page`].
 pub const OP_TABLE_SCAN: u16 = 0x0706;
+/// `TABLE_PREPARE`: [`table::Prepare`]; answered with a list of [`table::Prepared`], one a tablet.
+pub const OP_TABLE_PREPARE: u16 = 0x0707;
+/// `TABLE_ADOPT`: [`table::Adopt`]; answered with [`table::TableInfo`].
+pub const OP_TABLE_ADOPT: u16 = 0x0708;
+/// `TABLE_TELL`: [`table::Tell`] and a list of [`table::Told`]; answered empty.
+pub const OP_TABLE_TELL: u16 = 0x0709;
 
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.

@@ -20,6 +20,8 @@ pub const SCAN_ROWS_MAX: usize = 1000;
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Tablets of one table.
 pub const TABLETS_MAX: u16 = 64;
+/// What a region says to another in one request: there is always room for one message.
+pub const TELL_BYTES_MAX: usize = 4 << 20;
 
 /// What a write's answer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +40,10 @@ pub struct Make {
     pub mode: TableMode,
     /// Into how many it is cut, by keys' hashes.
     pub tablets: u16,
+    /// In all regions that the cluster knows of; else in its own alone.
+    pub everywhere: bool,
 }
-codec_struct!(Make { table, mode, tablets });
+codec_struct!(Make { table, mode, tablets, everywhere });
 
 /// A table, as the node that serves it has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +54,21 @@ pub struct TableInfo {
     pub region: u8,
     pub regions: u8,
     pub tablets: Vec<TabletInfo>,
+    /// The other regions, as the first tablet hears them.
+    pub others: Vec<RegionInfo>,
 }
-codec_struct!(TableInfo { table, mode, region, regions, tablets });
+codec_struct!(TableInfo { table, mode, region, regions, tablets, others });
+
+/// Another region of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionInfo {
+    pub region: u8,
+    /// How long ago it was heard last; nothing where it was not, since this node has decided.
+    pub heard_ms: Option<u64>,
+    /// Why it cannot be reached, if it was tried in vain.
+    pub trouble: String,
+}
+codec_struct!(RegionInfo { region, heard_ms, trouble });
 
 /// One of its tablets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,12 +83,129 @@ pub struct TabletInfo {
     pub bytes: u64,
     /// Clients whose last results are remembered.
     pub sessions: u64,
-    /// Homes whose streams this region leads.
-    pub leads: Vec<u8>,
+    /// The home streams, one a region.
+    pub streams: Vec<StreamInfo>,
     /// Why it takes nothing, if it has stopped.
     pub stopped: String,
 }
-codec_struct!(TabletInfo { applied, records, tombstones, bytes, sessions, leads, stopped });
+codec_struct!(TabletInfo { applied, records, tombstones, bytes, sessions, streams, stopped });
+
+/// A home stream, as a region has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// The region that it is named after.
+    pub home: u8,
+    /// The region that leads it, as far as is known.
+    pub leader: u8,
+    /// Entries that this region's log holds, and those that show.
+    pub held: u64,
+    pub shown: u64,
+}
+codec_struct!(StreamInfo { home, leader, held, shown });
+
+/// From one region to another: what there is of a table, before it is made in several. Makes the topics of
+/// its tablets where `after` says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepare {
+    /// The region that asks.
+    pub by: u8,
+    /// The region that is asked.
+    pub region: u8,
+    pub table: String,
+    pub tablets: u16,
+    /// Of each tablet the highest number of a log that others know of the region that is asked; empty to
+    /// look alone.
+    pub after: Vec<u64>,
+}
+codec_struct!(Prepare { by, region, table, tablets, after });
+
+/// What a region has of a tablet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prepared {
+    /// The number of its log; 0 where there is no topic.
+    pub log: u64,
+    /// The logs that it counts, or will: region and number.
+    pub known: Vec<(u8, u64)>,
+    /// The entry that made the tablet; empty where it is not made.
+    pub made: Vec<u8>,
+}
+
+impl Encode for Prepared {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.log.encode(out);
+        (self.known.len() as u32).encode(out);
+        for (region, log) in &self.known {
+            region.encode(out);
+            log.encode(out);
+        }
+        put_bytes(out, &self.made);
+    }
+}
+
+impl Decode for Prepared {
+    fn decode(reader: &mut Reader<'_>) -> Result<Prepared, DecodeError> {
+        let log = u64::decode(reader)?;
+        let mut known = Vec::new();
+        for _ in 0..u32::decode(reader)? {
+            known.push((u8::decode(reader)?, u64::decode(reader)?));
+        }
+        Ok(Prepared { log, known, made: reader.bytes()?.to_vec() })
+    }
+}
+
+/// From one region to another: makes a table's tablets there, by these entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adopt {
+    /// The region that asks.
+    pub by: u8,
+    pub table: String,
+    pub tablets: Vec<Vec<u8>>,
+}
+codec_struct!(Adopt { by, table, tablets });
+
+/// From one region to another, what its tablets say; the body has a list of [`Told`]. Nothing is answered but
+/// that it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tell {
+    /// The region that speaks.
+    pub by: u8,
+}
+codec_struct!(Tell { by });
+
+/// What one tablet says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub table: String,
+    pub tablet: u16,
+    /// CRC-32C of what the tablet was made as: nothing is said to one that was made otherwise.
+    pub form: u32,
+    /// The number of the speaker's log.
+    pub log: u64,
+    /// See docs/formats/table.md.
+    pub message: Vec<u8>,
+}
+
+impl Encode for Told {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.table.encode(out);
+        self.tablet.encode(out);
+        self.form.encode(out);
+        self.log.encode(out);
+        put_bytes(out, &self.message);
+    }
+}
+
+impl Decode for Told {
+    fn decode(reader: &mut Reader<'_>) -> Result<Told, DecodeError> {
+        Ok(Told {
+            table: String::decode(reader)?,
+            tablet: u16::decode(reader)?,
+            form: u32::decode(reader)?,
+            log: u64::decode(reader)?,
+            message: reader.bytes()?.to_vec(),
+        })
+    }
+}
 
 /// Writes records; the body has a list of [`Row`]. Each is decided by itself; where nobody knows what came of
 /// one of them, the request fails, and may be sent again as it is.

@@ -466,21 +466,32 @@ fn scribe_messages(m: &mut Messages) {
 fn table_messages(m: &mut Messages) {
     let (name, key) = ("t".to_owned(), b"k".to_vec());
     let mode = table::TableMode::Strong;
-    m.add("table::Make", table::Make { table: name.clone(), mode, tablets: 2 });
+    m.add("table::Make", table::Make { table: name.clone(), mode, tablets: 2, everywhere: true });
     let tablet = table::TabletInfo {
         applied: 1,
         records: 2,
         tombstones: 3,
         bytes: 4,
         sessions: 5,
-        leads: vec![6],
+        streams: vec![table::StreamInfo { home: 6, leader: 7, held: 8, shown: 9 }],
         stopped: "s".into(),
     };
     let tablets = vec![tablet];
+    let (heard_ms, trouble) = (Some(10), "w".to_owned());
+    let others = vec![table::RegionInfo { region: 2, heard_ms, trouble }];
     m.add(
         "table::TableInfo",
-        table::TableInfo { table: name.clone(), mode, region: 1, regions: 3, tablets },
+        table::TableInfo { table: name.clone(), mode, region: 1, regions: 3, tablets, others },
     );
+    let prepare =
+        table::Prepare { by: 1, region: 2, table: name.clone(), tablets: 1, after: vec![3] };
+    m.add("table::Prepare", prepare);
+    let prepared = table::Prepared { log: 4, known: vec![(5, 6)], made: vec![7] };
+    m.add("table::Prepared", prepared);
+    m.add("table::Adopt", table::Adopt { by: 1, table: name.clone(), tablets: vec![vec![2]] });
+    m.add("table::Tell", table::Tell { by: 1 });
+    let told = table::Told { table: name.clone(), tablet: 1, form: 2, log: 3, message: vec![4] };
+    m.add("table::Told", told);
     m.add("table::Write", table::Write { table: name.clone(), session: 7, below: 8 });
     let expect = table::Expect::Version { version: 9 };
     m.add(

@@ -53,7 +53,12 @@ impl<'a> Served<'a> {
         let served = Served { options, server: Server::start(&parent, &settings)? };
         let mut client = served.client()?;
         let mode = TableMode::Timeline;
-        client.table_make(&Make { table: TABLE.into(), mode, tablets: options.tablets })?;
+        client.table_make(&Make {
+            table: TABLE.into(),
+            mode,
+            tablets: options.tablets,
+            everywhere: false,
+        })?;
         client.log().append(TOPIC, &[b"first"])?;
         let mut table = client.table(TABLE);
         let all: Vec<TableWrite> = (0..KEYS).map(put).collect();

@@ -95,7 +95,7 @@ fn a_table_that_has_no_more_room_refuses_and_goes_on() {
 }
 
 /// Writes until it is told to end: what was acknowledged, by key.
-fn writes(mut client: Client, writer: u64, ends: &AtomicBool) -> BTreeMap<String, Vec<u64>> {
+pub fn writes(mut client: Client, writer: u64, ends: &AtomicBool) -> BTreeMap<String, Vec<u64>> {
     let mut acknowledged: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     let mut table = client.table("t");
     for number in 0u64.. {
@@ -115,7 +115,7 @@ fn writes(mut client: Client, writer: u64, ends: &AtomicBool) -> BTreeMap<String
 
 /// Each acknowledged write is one version, whatever was repeated; nothing goes.
 #[track_caller]
-fn judge(all: &[BTreeMap<String, Vec<u64>>], read: impl Fn(&str) -> Option<Record>) {
+pub fn judge(all: &[BTreeMap<String, Vec<u64>>], read: impl Fn(&str) -> Option<Record>) {
     let mut by_key: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for (key, versions) in all.iter().flatten() {
         assert!(versions.is_sorted_by(|a, b| a < b), "{key}: {versions:?}");

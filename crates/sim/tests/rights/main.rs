@@ -20,6 +20,7 @@ use holdfast_scribe::face::ScribeFace;
 use holdfast_server::Native;
 use holdfast_sim::SimDisk;
 use holdfast_table::face::TableFace;
+use holdfast_table::regions::Regions;
 use holdfast_wire::peer::{self, Sender};
 use holdfast_wire::peer_log;
 use std::collections::BTreeMap;
@@ -77,7 +78,7 @@ impl World {
         let views = Views::new(&node, "/data/views".as_ref(), Settings::of(1), &Budget::new(0));
         let native = native.with(ViewFace::new(views.clone(), None));
         let native = native.with(ScribeFace::new(node.clone()));
-        let native = native.with(TableFace::new(node.clone(), 1 << 20));
+        let native = native.with(TableFace::new(node.clone(), 1 << 20, Regions::default()));
         let two = Allowance { connections: 2, ..Allowance::default() };
         let native = native.with_limits_of(&Clients::new(two, Allowance::default()));
         World { node, views, native: Arc::new(native), calendar, connections: AtomicU64::new(1) }

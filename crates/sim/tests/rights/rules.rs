@@ -223,7 +223,12 @@ impl Part {
     /// Requests about a table of the part's name.
     fn table(&self) -> Vec<(u16, Vec<u8>, bool)> {
         let table = || self.root[1..].to_owned();
-        let make = table::Make { table: table(), mode: table::TableMode::Timeline, tablets: 1 };
+        let make = table::Make {
+            table: table(),
+            mode: table::TableMode::Timeline,
+            tablets: 1,
+            everywhere: false,
+        };
         let write = table::Write { table: table(), session: 1, below: 1 };
         let read =
             table::Read { table: table(), level: table::Level::Any, keys: vec![b"k".to_vec()] };

@@ -13,8 +13,9 @@ use crate::net::mailbox::Mailbox;
 use crate::net::meter::Meter;
 use crate::net::proof::Handshake;
 use crate::net::socket::Wait;
-use crate::net::tls::tls_error;
+use crate::net::tls::{TlsClient, tls_error};
 use crate::net::{Credentials, Named, OP_YIELD};
+use crate::secret::Token;
 use crate::{Clock, Secrets, tasks};
 use holdfast_base::{Error, Result};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -54,10 +55,17 @@ struct Shared {
     routes: Mutex<[HashMap<String, Arc<Route>>; 2]>,
     clock: Arc<dyn Clock>,
     meter: Option<Arc<Meter>>,
-    secrets: Secrets,
-    credentials: Option<Arc<dyn Credentials>>,
+    identity: Identity,
     /// Set by the thread itself, before it calls anybody back.
     thread: OnceLock<ThreadId>,
+}
+
+/// Who asks.
+enum Identity {
+    /// A node of the cluster that is asked.
+    Node { secrets: Secrets, credentials: Option<Arc<dyn Credentials>> },
+    /// A client of another cluster, whose nodes are believed by its authority.
+    Client { token: Token, tls: Option<TlsClient> },
 }
 
 /// An address and what its callers have under way.
@@ -122,14 +130,32 @@ impl TcpPeers {
         secrets: Secrets,
         credentials: Option<Arc<dyn Credentials>>,
     ) -> Result<TcpPeers> {
+        TcpPeers::known_as(clock, meter, Identity::Node { secrets, credentials })
+    }
+
+    /// Connections to servers of another cluster, to which this process is the client that the token
+    /// names: inside TLS if the cluster has an authority.
+    pub fn with_token(
+        clock: Arc<dyn Clock>,
+        meter: Option<Arc<Meter>>,
+        token: Token,
+        tls: Option<TlsClient>,
+    ) -> Result<TcpPeers> {
+        TcpPeers::known_as(clock, meter, Identity::Client { token, tls })
+    }
+
+    fn known_as(
+        clock: Arc<dyn Clock>,
+        meter: Option<Arc<Meter>>,
+        identity: Identity,
+    ) -> Result<TcpPeers> {
         let doing = |e: io::Error| Error::from(e).context("start the thread that asks peers");
         let shared = Arc::new(Shared {
             mailbox: Mailbox::new(false).map_err(doing)?,
             routes: Mutex::default(),
             clock,
             meter,
-            secrets,
-            credentials,
+            identity,
             thread: OnceLock::new(),
         });
         let reactor = Reactor::new(shared.clone()).map_err(doing)?;
@@ -399,8 +425,8 @@ impl Reactor {
             failures: 0,
             interest: 0,
         });
-        if let (State::Connected { named: Some(named), .. }, Some(credentials)) =
-            (&peer.state, &self.shared.credentials)
+        if let State::Connected { named: Some(named), .. } = &peer.state
+            && let Identity::Node { credentials: Some(credentials), .. } = &self.shared.identity
             && let Err(e) = credentials.check_standing(named)
         {
             self.broken(number, &e);

@@ -2,12 +2,12 @@
 //! the secret, before any request goes out. What is said is the handshake's; this file moves its
 //! bytes.
 
-use super::{DIAL_NS, Peer, Reactor, State, token, watch};
+use super::{DIAL_NS, Identity, Peer, Reactor, State, token, watch};
+use crate::net::Named;
 use crate::net::link::Link;
 use crate::net::proof::{Handshake, Role};
 use crate::net::socket::Wait;
-use crate::net::tls::tls_error;
-use crate::net::{Credentials, Named};
+use crate::net::tls::{TlsClient, tls_error};
 use crate::{RealRng, planted};
 use holdfast_base::{Error, Result};
 use std::io::{self, IoSlice};
@@ -15,38 +15,49 @@ use std::io::{self, IoSlice};
 impl Reactor {
     /// The way is there: greets, where there is something to show or to prove.
     pub(super) fn connected(&mut self, number: u32, link: Link) {
-        if let Some(credentials) = self.shared.credentials.clone() {
-            if let Err(e) = self.begin_tls(number, link, &*credentials) {
-                self.broken(number, &e);
+        let shared = self.shared.clone();
+        let begun = match &shared.identity {
+            Identity::Node { credentials: Some(credentials), .. } => {
+                self.begin_tls(number, link, &credentials.client())
             }
-            return;
-        }
-        let Some(peer) = self.peers.get_mut(&number) else { return };
-        let secrets = self.shared.secrets.clone();
-        if secrets.is_empty() {
-            peer.state = State::Connected { link, named: None };
-            return self.touched.push(number);
-        }
-        let handshake = Box::new(Handshake::new(secrets, Role::Node, &RealRng));
-        let until_ns = self.now_ns + DIAL_NS;
-        peer.state = State::Greeting { link, handshake, until_ns };
-        peer.interest = libc::EPOLLIN as u32;
-        let State::Greeting { link, .. } = &peer.state else { return };
-        let (raw, token) = (link.socket.raw(), token(number, peer.attempt));
-        let watched = watch(&self.epoll, libc::EPOLL_CTL_MOD, raw, peer.interest, token);
-        if let Err(e) = watched.map_err(Error::from).and_then(|()| self.say_greeting(number)) {
+            Identity::Node { secrets, .. } if secrets.is_empty() => {
+                self.is_connected(number, link, None);
+                Ok(())
+            }
+            Identity::Node { secrets, .. } => {
+                let handshake = Handshake::new(secrets.clone(), Role::Node, &RealRng);
+                self.begin_greeting(number, link, handshake)
+            }
+            Identity::Client { tls: Some(tls), .. } => self.begin_tls(number, link, tls),
+            Identity::Client { token, tls: None } => {
+                self.begin_greeting(number, link, Handshake::with_token(token, &RealRng))
+            }
+        };
+        if let Err(e) = begun {
             self.broken(number, &e);
         }
     }
 
-    fn begin_tls(
-        &mut self,
-        number: u32,
-        mut link: Link,
-        credentials: &dyn Credentials,
-    ) -> Result<()> {
+    fn is_connected(&mut self, number: u32, link: Link, named: Option<Named>) {
+        if let Some(peer) = self.peers.get_mut(&number) {
+            peer.state = State::Connected { link, named };
+            self.touched.push(number);
+        }
+    }
+
+    fn begin_greeting(&mut self, number: u32, link: Link, handshake: Handshake) -> Result<()> {
+        let until_ns = self.now_ns + DIAL_NS;
         let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
-        link.begin_tls(&credentials.client(), &peer.route.address)?;
+        let (raw, token) = (link.socket.raw(), token(number, peer.attempt));
+        peer.state = State::Greeting { link, handshake: Box::new(handshake), until_ns };
+        peer.interest = libc::EPOLLIN as u32;
+        watch(&self.epoll, libc::EPOLL_CTL_MOD, raw, peer.interest, token)?;
+        self.say_greeting(number)
+    }
+
+    fn begin_tls(&mut self, number: u32, mut link: Link, tls: &TlsClient) -> Result<()> {
+        let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
+        link.begin_tls(tls, &peer.route.address)?;
         peer.interest = libc::EPOLLIN as u32;
         let token = token(number, peer.attempt);
         watch(&self.epoll, libc::EPOLL_CTL_MOD, link.socket.raw(), peer.interest, token)?;
@@ -64,11 +75,21 @@ impl Reactor {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(e) => return Err(tls_error(e)),
         }
-        let named = self.answers(number)?;
+        let shared = self.shared.clone();
+        let named = match &shared.identity {
+            Identity::Node { .. } => Some(self.answers(number)?),
+            // An authority that was named for this cluster alone has signed for the host.
+            Identity::Client { .. } => None,
+        };
         let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
-        if let State::Shaking { link, .. } = std::mem::replace(&mut peer.state, State::Idle) {
-            peer.state = State::Connected { link, named: Some(named) };
-            self.touched.push(number);
+        let State::Shaking { link, .. } = std::mem::replace(&mut peer.state, State::Idle) else {
+            return Ok(());
+        };
+        match &shared.identity {
+            Identity::Node { .. } => self.is_connected(number, link, named),
+            Identity::Client { token, .. } => {
+                self.begin_greeting(number, link, Handshake::with_token(token, &RealRng))?;
+            }
         }
         Ok(())
     }
@@ -80,7 +101,9 @@ impl Reactor {
         let Some(Peer { state: State::Shaking { link, .. }, .. }) = self.peers.get(&number) else {
             return Err(unknown());
         };
-        let credentials = self.shared.credentials.as_ref().ok_or_else(unknown)?;
+        let Identity::Node { credentials: Some(credentials), .. } = &self.shared.identity else {
+            return Err(unknown());
+        };
         let named = credentials.identify(link.certificate().ok_or_else(unknown)?)?;
         if named.role != Role::Node && !planted!("net.any-server-is-a-node") {
             return Err(Error::denied(format!("ask `{}`: it is no node", named.name)));
@@ -115,8 +138,7 @@ impl Reactor {
             return self.say_greeting(number);
         }
         if let State::Greeting { link, .. } = std::mem::replace(&mut peer.state, State::Idle) {
-            peer.state = State::Connected { link, named: None };
-            self.touched.push(number);
+            self.is_connected(number, link, None);
         }
         Ok(())
     }

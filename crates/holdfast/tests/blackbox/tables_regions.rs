@@ -1,0 +1,272 @@
+//! Tables in three regions, each a process with a log of its own: written from all sides while a home is killed,
+//! made anew where a log was lost, and what people set up wrongly.
+
+use crate::common::{Node, SETTINGS, Scratch, binary, finish, free_port};
+use crate::tables::{judge, writes};
+use holdfast_client::Client;
+use holdfast_wire::table::{Found, Level, Record};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Every attempt is a round trip to a node.
+const ATTEMPTS: usize = 2_000_000;
+
+/// Three regions that know each other.
+struct Regions {
+    scratch: Scratch,
+    ports: [u16; 3],
+    nodes: [Option<Node>; 3],
+    tls: bool,
+}
+
+impl Regions {
+    /// Each with an authority of its own, if they speak TLS.
+    fn start(tls: bool) -> Regions {
+        let ports = [free_port(), free_port(), free_port()];
+        let mut regions =
+            Regions { scratch: Scratch::new(), ports, nodes: [None, None, None], tls };
+        for region in 0..3 {
+            regions.certify(region);
+            let settings = SETTINGS.replace("native_port = 0", &regions.listens(region));
+            fs::create_dir_all(regions.data(region)).unwrap();
+            fs::write(regions.data(region).join("holdfast.toml"), settings).unwrap();
+            regions.nodes[region] = Some(Node::start(&regions.data(region)));
+        }
+        for region in 0..3 {
+            regions.introduce(region);
+        }
+        for region in 0..3 {
+            regions.kill(region);
+            regions.set(region);
+            regions.begin(region);
+        }
+        regions
+    }
+
+    fn listens(&self, region: usize) -> String {
+        format!("native_port = {}", self.ports[region])
+    }
+
+    fn data(&self, region: usize) -> PathBuf {
+        self.scratch.path(&format!("region-{region}"))
+    }
+
+    fn token(&self, of: usize, at: usize) -> PathBuf {
+        self.scratch.path(&format!("{of}-at-{at}.token"))
+    }
+
+    fn ca(&self, region: usize) -> PathBuf {
+        self.scratch.path(&format!("tls-{region}")).join("ca.pem")
+    }
+
+    fn certify(&self, region: usize) {
+        if !self.tls {
+            return;
+        }
+        let own = self.ca(region).parent().unwrap().to_owned();
+        let cert = |words: &[&str]| finish(binary().arg("cert").args(words).arg(&own), b"").ok();
+        cert(&["init", &format!("region-{region}"), "--dir"]);
+        cert(&["node", "n1", "--host", "127.0.0.1", "--dir"]);
+        let tls = self.data(region).join("tls");
+        fs::create_dir_all(&tls).unwrap();
+        for (from, to) in [("n1.pem", "node.pem"), ("n1.key", "node.key"), ("ca.pem", "ca.pem")] {
+            fs::copy(own.join(from), tls.join(to)).unwrap();
+        }
+    }
+
+    /// Makes the tokens by which the others are known to a region.
+    fn introduce(&self, at: usize) {
+        for of in (0..3).filter(|of| *of != at) {
+            let (name, rule) = (format!("region-{of}"), format!("region:{of}:rw"));
+            let out = self.token(of, at);
+            let _ = fs::remove_file(&out);
+            let words = ["token", "create", &name, "--allow", &rule, "--out"];
+            let words = [&words[..], &[out.to_str().unwrap()]].concat();
+            self.node(at).run(&words).ok();
+        }
+    }
+
+    fn set(&self, region: usize) {
+        let mut settings = SETTINGS.replace("native_port = 0", &self.listens(region));
+        settings += &format!("region = {region}\n");
+        for other in (0..3).filter(|other| *other != region) {
+            settings += &format!(
+                "[regions.{other}]\nservers = \"127.0.0.1:{}\"\ntoken = {:?}\n",
+                self.ports[other],
+                self.token(region, other)
+            );
+            if self.tls {
+                settings += &format!("cacert = {:?}\n", self.ca(other));
+            }
+        }
+        fs::write(self.data(region).join("holdfast.toml"), settings).unwrap();
+    }
+
+    fn begin(&mut self, region: usize) {
+        self.nodes[region] = Some(Node::start(&self.data(region)));
+    }
+
+    fn kill(&mut self, region: usize) {
+        self.nodes[region].take().unwrap().kill();
+    }
+
+    fn node(&self, region: usize) -> &Node {
+        self.nodes[region].as_ref().unwrap()
+    }
+
+    /// All records of `t`, as a region shows them.
+    fn shown(&self, region: usize) -> Vec<Found> {
+        let mut client = self.node(region).client();
+        client.table("t").scan(b"", None, false, 1000).map_or(Vec::new(), |page| page.found)
+    }
+
+    /// Until all regions show the same.
+    #[track_caller]
+    fn settle(&self) -> Vec<Found> {
+        for _ in 0..ATTEMPTS {
+            let shown = self.shown(0);
+            if !shown.is_empty() && shown == self.shown(1) && shown == self.shown(2) {
+                return shown;
+            }
+        }
+        panic!("they do not agree: {:?}", [0, 1, 2].map(|region| self.shown(region)));
+    }
+}
+
+fn written_while_a_home_is_killed(tls: bool, mode: &str) {
+    let mut regions = Regions::start(tls);
+    regions.node(1).run(&["table", "create", "t", "--mode", mode, "--tablets", "2"]).ok();
+    let clients: Vec<Client> = (0..3).map(|region| regions.node(region).client()).collect();
+    let ends = AtomicBool::new(false);
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(clients)
+            .map(|(writer, client)| {
+                let ends = &ends;
+                scope.spawn(move || writes(client, writer, ends))
+            })
+            .collect();
+        for victim in 0..2 {
+            let survivor = 1 - victim;
+            let mut client = regions.node(survivor).client();
+            let grew = |client: &mut Client| {
+                client.table_describe("t").unwrap().tablets.iter().map(|t| t.applied).sum::<u64>()
+            };
+            let before = grew(&mut client);
+            assert!((0..ATTEMPTS).any(|_| grew(&mut client) > before + 60), "{mode}: {victim}");
+            regions.kill(victim);
+            if mode == "strong" {
+                // Its homes are led by somebody else, and all that was told is there.
+                let lost = |client: &mut Client| {
+                    let info = client.table_describe("t").unwrap();
+                    let streams = info.tablets.iter().flat_map(|tablet| &tablet.streams);
+                    streams.filter(|s| usize::from(s.leader) == victim).count() > 0
+                };
+                assert!((0..ATTEMPTS).any(|_| !lost(&mut client)), "nobody takes {victim} over");
+            }
+            let before = grew(&mut client);
+            assert!((0..ATTEMPTS).any(|_| grew(&mut client) > before + 20), "{mode}: {victim}");
+            regions.begin(victim);
+        }
+        ends.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let shown = regions.settle();
+    let shown: BTreeMap<String, Record> = shown
+        .into_iter()
+        .map(|found| (String::from_utf8(found.key).unwrap(), found.record))
+        .collect();
+    judge(&all, |key| shown.get(key).cloned());
+    for region in 0..3 {
+        let mut client = regions.node(region).client();
+        let read = client.table("t").get(b"own 0", Level::Strong).unwrap();
+        assert_eq!(read.as_ref(), shown.get("own 0"), "{mode}: region {region}");
+    }
+}
+
+#[test]
+fn a_strong_table_is_written_from_all_sides_while_its_homes_are_killed() {
+    written_while_a_home_is_killed(false, "strong");
+}
+
+#[test]
+fn a_timeline_table_is_written_over_tls_while_its_homes_are_killed() {
+    written_while_a_home_is_killed(true, "timeline");
+}
+
+/// Whose log is lost begins with another one, is given all that there was, and counts again: the other two may
+/// be lost one after the other.
+#[test]
+fn a_region_whose_log_is_lost_is_made_again() {
+    let mut regions = Regions::start(false);
+    let t = |regions: &Regions, region: usize, words: &[&str]| {
+        regions.node(region).run(&[&["table"], words].concat())
+    };
+    t(&regions, 0, &["create", "t", "--mode", "strong"]).ok();
+    for region in 0..3 {
+        t(&regions, region, &["put", "t", &format!("k{region}"), "before"]).ok();
+    }
+    regions.kill(2);
+    fs::remove_dir_all(regions.data(2)).unwrap();
+    fs::create_dir_all(regions.data(2)).unwrap();
+    regions.set(2);
+    regions.begin(2);
+    t(&regions, 2, &["get", "t", "k0"]).refused(&["there is none"]);
+    // Those whom the others know it by are those of another cluster now.
+    regions.introduce(2);
+    for region in 0..2 {
+        regions.kill(region);
+        regions.begin(region);
+    }
+    t(&regions, 2, &["create", "t", "--tablets", "2", "--mode", "strong"]).refused(&["1 tablets"]);
+    t(&regions, 2, &["create", "t", "--mode", "strong"]).ok();
+    t(&regions, 2, &["put", "t", "k2", "behind", "--if-version", "1"]).ok();
+    let shown = regions.settle();
+    assert_eq!(shown.len(), 3);
+    // It counts once it has everything: then it and another one are a majority.
+    let counts = |regions: &Regions| {
+        let info = regions.node(2).client().table_describe("t").unwrap();
+        let streams = &info.tablets[0].streams;
+        streams.iter().all(|stream| stream.held == stream.shown && stream.held > 2)
+    };
+    assert!((0..ATTEMPTS).any(|_| counts(&regions)), "it is not counted");
+    regions.kill(0);
+    t(&regions, 2, &["put", "t", "k0", "behind"]).ok();
+    assert_eq!(t(&regions, 1, &["get", "t", "k0", "--strong"]).ok(), "behind");
+}
+
+#[test]
+fn regions_that_are_set_up_wrongly_are_told_what_to_do() {
+    let mut regions = Regions::start(false);
+    let create = |regions: &Regions, table: &str| {
+        regions.node(0).run(&["table", "create", table, "--mode", "strong"])
+    };
+    create(&regions, "t").ok();
+    // What one region has made alone stands in nobody's way elsewhere, and is not made over.
+    regions.node(1).run(&["table", "create", "own", "--here"]).ok();
+    create(&regions, "own").refused(&["region 1", "made before"]);
+    regions.kill(2);
+    create(&regions, "u").refused(&["region 2", "all regions"]);
+    regions.node(0).run(&["table", "get", "u", "x"]).refused(&["there is none"]);
+    let described = regions.node(0).run(&["table", "describe", "t"]).ok();
+    assert!(described.contains("region 2: cannot be reached"), "{described}");
+    // It takes region 1 for itself.
+    let path = regions.data(2).join("holdfast.toml");
+    let settings = fs::read_to_string(&path).unwrap();
+    fs::write(&path, settings.replace("region = 2\n", "region = 1\n")).unwrap();
+    let refused = Node::try_start(&regions.data(2)).err().unwrap();
+    assert!(refused.err.contains("region 1 is this one"), "{refused:?}");
+    // It shows a token of another region.
+    let swapped = settings.replace("2-at-0.token", "1-at-0.token");
+    fs::write(&path, swapped).unwrap();
+    regions.begin(2);
+    let told = regions.node(2).run(&["table", "create", "v", "--mode", "strong"]);
+    told.refused(&["region 0", "region:2:rw"]);
+    fs::write(&path, settings).unwrap();
+    regions.kill(2);
+    regions.begin(2);
+    create(&regions, "u").ok();
+    regions.node(2).run(&["table", "put", "u", "x", "1"]).ok();
+}

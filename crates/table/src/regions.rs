@@ -1,0 +1,210 @@
+//! The way to other regions: what tablets say to each of them, in order, as far as the way carries it. What
+//! is lost on it the regions say again: so a queue is bounded by what it drops.
+
+use crate::ids::RegionId;
+use holdfast_base::codec::Encode;
+use holdfast_base::{Error, Result};
+use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use holdfast_env::trial::Knob;
+use holdfast_env::{HoldMutex, event, sometimes};
+use holdfast_wire::OP_TABLE_TELL;
+use holdfast_wire::table::{TELL_BYTES_MAX, Tell};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// Regions of one table.
+pub const REGIONS_MAX: usize = 15;
+/// What waits to be said to one region.
+static QUEUE_BYTES: Knob = Knob::new("table.region-queue", 32 << 20, &[1, 2000]);
+/// Requests to one region that are not answered yet: each of up to [`TELL_BYTES_MAX`].
+static UNDER_WAY: Knob = Knob::new("table.region-requests", 8, &[1]);
+/// How long a region's answer may take: longer than a round trip around the earth.
+const ANSWER_MS: u32 = 5000;
+
+/// How another region is reached: by the address of any of its nodes, as a client whom it knows.
+pub struct Link {
+    pub servers: Vec<String>,
+    pub peers: Arc<dyn Peers>,
+}
+
+/// All regions that this one knows of.
+#[derive(Default)]
+pub struct Regions {
+    own: RegionId,
+    others: BTreeMap<RegionId, Arc<Way>>,
+}
+
+struct Way {
+    region: RegionId,
+    own: RegionId,
+    link: Link,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Vec<u8>>,
+    bytes: usize,
+    under_way: usize,
+    /// Which server is asked.
+    server: usize,
+    /// Why the last request failed; none once one was answered.
+    trouble: Option<Error>,
+}
+
+impl Regions {
+    /// `Invalid` where their numbers are not those from 0 on.
+    pub fn new(own: RegionId, links: BTreeMap<RegionId, Link>) -> Result<Regions> {
+        let count = links.len() + 1;
+        let numbers: Vec<usize> =
+            links.keys().chain([&own]).map(|region| usize::from(region.0)).collect();
+        if links.contains_key(&own) {
+            return Err(Error::invalid(format!(
+                "use the regions: {own} is this one: leave it out of the others"
+            )));
+        }
+        if count > REGIONS_MAX || (count > 1 && numbers.iter().any(|number| *number >= count)) {
+            return Err(Error::invalid(format!(
+                "use the regions: there are {count}, and their numbers are not 0 to {}, of at most {REGIONS_MAX}: number them so",
+                count - 1
+            )));
+        }
+        let way =
+            |(region, link)| (region, Arc::new(Way { region, own, link, queue: Mutex::default() }));
+        Ok(Regions { own, others: links.into_iter().map(way).collect() })
+    }
+
+    /// This region.
+    pub fn own(&self) -> RegionId {
+        self.own
+    }
+
+    /// All of them, in order.
+    pub fn all(&self) -> Vec<RegionId> {
+        let mut all: Vec<RegionId> = self.others.keys().copied().chain([self.own]).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Says something to another region, behind what was said to it before.
+    pub fn tell(&self, to: RegionId, told: Vec<u8>) {
+        // One that is not known any more hears nothing: `describe` says so.
+        if let Some(way) = self.others.get(&to) {
+            way.tell(told);
+        }
+    }
+
+    /// Asks another region for an operation.
+    pub fn ask(
+        &self,
+        region: RegionId,
+        (opcode, meta): (u16, Vec<u8>),
+        done: impl FnOnce(Result<PeerReply>) + Send + 'static,
+    ) {
+        let Some(way) = self.others.get(&region) else {
+            return done(Err(Error::invalid(format!(
+                "ask {region}: this node does not know it: name it in `regions`"
+            ))));
+        };
+        let request = PeerRequest { opcode, meta, body: None, deadline_ms: ANSWER_MS };
+        let address = way.address(way.queue.held().server);
+        let (way, told) = (way.clone(), move |answered: Result<PeerReply>| {
+            done(answered.map_err(|e| e.context(format_args!("ask {region}"))));
+        });
+        way.clone().link.peers.call(
+            &address,
+            request,
+            Box::new(move |answered| {
+                way.noted(answered.as_ref().err());
+                told(answered);
+            }),
+        );
+    }
+
+    /// Why a region cannot be reached, if it was tried in vain.
+    pub fn trouble(&self, region: RegionId) -> String {
+        match self.others.get(&region) {
+            Some(way) => {
+                way.queue.held().trouble.as_ref().map_or(String::new(), |e| e.message.clone())
+            }
+            None => "this node does not know it: name it in `regions`".to_owned(),
+        }
+    }
+}
+
+impl fmt::Debug for Regions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} among {:?}", self.own, self.all())
+    }
+}
+
+impl Way {
+    fn address(&self, server: usize) -> String {
+        self.link.servers[server % self.link.servers.len()].clone()
+    }
+
+    fn tell(self: &Arc<Self>, told: Vec<u8>) {
+        let mut queue = self.queue.held();
+        if queue.bytes > 0 && queue.bytes + told.len() > QUEUE_BYTES.size() {
+            QUEUE_BYTES.cross();
+            sometimes!("a region was told more than its way carries");
+            return;
+        }
+        queue.bytes += told.len();
+        queue.waiting.push_back(told);
+        self.send(&mut queue);
+    }
+
+    /// Sends what waits, in order: so under the lock.
+    fn send(self: &Arc<Self>, queue: &mut Queue) {
+        while queue.under_way < UNDER_WAY.size() && !queue.waiting.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            for told in &queue.waiting {
+                if count > 0 && bytes + told.len() > TELL_BYTES_MAX {
+                    break;
+                }
+                (count, bytes) = (count + 1, bytes + told.len());
+            }
+            queue.bytes -= bytes;
+            let mut body = (count as u32).to_bytes();
+            queue.waiting.drain(..count).for_each(|told| body.extend_from_slice(&told));
+            queue.under_way += 1;
+            let meta = Tell { by: self.own.0 }.to_bytes();
+            let request = PeerRequest {
+                opcode: OP_TABLE_TELL,
+                meta,
+                body: Some(Arc::new(body)),
+                deadline_ms: ANSWER_MS,
+            };
+            let way = self.clone();
+            let done = move |answered: Result<PeerReply>| {
+                way.noted(answered.as_ref().err());
+                let mut queue = way.queue.held();
+                queue.under_way -= 1;
+                way.send(&mut queue);
+            };
+            let address = self.address(queue.server);
+            self.link.peers.call(&address, request, Box::new(done));
+        }
+    }
+
+    /// A request was answered, or failed: then another of the region's nodes is asked next.
+    fn noted(&self, failure: Option<&Error>) {
+        let mut queue = self.queue.held();
+        match failure {
+            Some(e) => {
+                queue.server = (queue.server + 1) % self.link.servers.len();
+                if queue.trouble.is_none() {
+                    event!(RegionUnreached, e.message, region = self.region.0);
+                }
+                queue.trouble = Some(e.clone());
+            }
+            None => {
+                if queue.trouble.take().is_some() {
+                    event!(RegionReached, "it answers again", region = self.region.0);
+                }
+            }
+        }
+    }
+}
