@@ -436,6 +436,15 @@ impl Tablet {
         token
     }
 
+    /// What whoever sees a key's record has seen.
+    pub fn seen_by(&self, key: &[u8]) -> Token {
+        match self.records.get(key) {
+            Some(record) => Token::of(record.stream, record.place),
+            // Which entry made it absent is not known any more: all that shows has.
+            None => self.seen(),
+        }
+    }
+
     /// What clients' requests came to, as far as it shows.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions

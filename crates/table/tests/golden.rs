@@ -67,7 +67,7 @@ fn entries_have_these_bytes() {
         (decided(change(ChangeKind::Forget)), in_entry(&format!("02 {key} 04"))),
         (decided(Body::Refused(Refusal::Found(6))), in_entry("03 01 0600000000000000")),
         (decided(Body::Refused(Refusal::Absent)), in_entry("03 02")),
-        (decided(Body::Mark(vec![(RegionId(1), 7)])), in_entry("04 01000000 01 0900000000000000")),
+        (decided(Body::Mark(vec![(RegionId(1), 7)])), in_entry("04 01000000 01 0700000000000000")),
         (
             decided(Body::Admit { region: RegionId(1), log: LogId(2) }),
             in_entry("05 01 0200000000000000"),
