@@ -36,18 +36,9 @@ impl LocalCluster {
     ) -> Result<LocalCluster> {
         LocalCluster::start_with(data, |data| {
             Ok(ClusterSettings {
-                log: None,
-                tls: false,
-                regions: false,
-                wan: None,
-                nodes,
-                data: data.to_owned(),
-                port: free_ports(nodes)?,
-                http_port: 0,
-                s3_port: 0,
-                capacity: "0".to_owned(),
                 chunk: chunk_bytes.to_string(),
                 lost_ms,
+                ..nodes_in(data, nodes)?
             })
         })
     }
@@ -58,20 +49,7 @@ impl LocalCluster {
             std::fs::create_dir_all(data)?;
             let wan = data.join("wan.txt");
             std::fs::write(&wan, distances)?;
-            Ok(ClusterSettings {
-                log: None,
-                tls: false,
-                regions: true,
-                wan: Some(wan),
-                nodes,
-                data: data.to_owned(),
-                port: free_ports(nodes)?,
-                http_port: 0,
-                s3_port: 0,
-                capacity: "0".to_owned(),
-                chunk: "64M".to_owned(),
-                lost_ms: 15_000,
-            })
+            Ok(ClusterSettings { regions: true, wan: Some(wan), ..nodes_in(data, nodes)? })
         })
     }
 
@@ -162,6 +140,24 @@ impl LocalCluster {
             false => Err(Error::retry("set the rate of repair: see the message above")),
         }
     }
+}
+
+/// Nodes on ports that are free now, and nothing else that listens.
+fn nodes_in(data: &Path, nodes: usize) -> Result<ClusterSettings> {
+    Ok(ClusterSettings {
+        log: None,
+        tls: false,
+        regions: false,
+        wan: None,
+        nodes,
+        data: data.to_owned(),
+        port: free_ports(nodes)?,
+        http_port: 0,
+        s3_port: 0,
+        capacity: "0".to_owned(),
+        chunk: "64M".to_owned(),
+        lost_ms: 15_000,
+    })
 }
 
 impl Drop for LocalCluster {

@@ -25,7 +25,6 @@ const ATTEMPTS: usize = 100_000;
 struct Regions {
     cluster: LocalCluster,
     distance: Distance,
-    costs: Costs,
 }
 
 fn put(key: &str) -> TableWrite {
@@ -72,8 +71,7 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     make(&mut near, NEAR, TableMode::Timeline, false)?;
     make(&mut near, "timeline", TableMode::Timeline, true)?;
     make(&mut near, "strong", TableMode::Strong, true)?;
-    let costs = costs(&mut near, options.requests)?;
-    let regions = Regions { cluster, distance, costs };
+    let regions = Regions { cluster, distance };
     for cell in Cell::ALL {
         for home in 0..regions.distance.regions() {
             for client in 0..regions.distance.regions() {
@@ -84,11 +82,12 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// What a request takes that waits for nothing, and what a durable append adds.
+/// What a request takes that waits for nothing, and what a durable append adds, at this moment: a disk changes its
+/// pace within a run.
 fn costs(client: &mut Client, requests: usize) -> Result<Costs> {
     let mut table = client.table(NEAR);
     let (mut gets, mut puts) = (Vec::new(), Vec::new());
-    for _ in 0..requests.max(50) {
+    for _ in 0..requests {
         puts.push(timed(|| table.write(&[put("k")]))?.0);
         gets.push(timed(|| table.get(b"k", Level::Any))?.0);
     }
@@ -126,6 +125,7 @@ impl Regions {
                 )));
             }
         }
+        let costs = costs(&mut self.cluster.client_of(1)?, requests)?;
         let mut latencies = Vec::new();
         for key in &keys {
             let mut read = |level| reads.get(key.as_bytes(), level).map(drop);
@@ -149,8 +149,8 @@ impl Regions {
         }
         let formula = match cell {
             // It shows at home at once.
-            Cell::CriticalAbsent if client == home => self.costs.local_us,
-            _ => cell.formula_us(&self.distance, &self.costs, client, home),
+            Cell::CriticalAbsent if client == home => costs.local_us,
+            _ => cell.formula_us(&self.distance, &costs, client, home),
         };
         let (name, here, there) =
             (cell.name(), self.distance.name(client), self.distance.name(home));
