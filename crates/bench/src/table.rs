@@ -3,6 +3,7 @@
 //! beside its formula, which a network and a log that do only what must be done would take. And what
 //! a table of one region costs that a node serves ([`served`]).
 
+mod apart;
 mod served;
 
 use super::report::{Figure, Report, Sample, asked, rounded};
@@ -18,12 +19,13 @@ use served::Served;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const CASES: [&str; 7] = ["cells", "five", "mix", "moved", "loss", "puts", "gets"];
+const CASES: [&str; 8] = ["cells", "five", "mix", "moved", "loss", "puts", "gets", "apart"];
 
 /// What `bench table` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct TableBench {
-    /// cells, five, mix, moved, loss, in virtual time; puts, gets, of a node; or `all`
+    /// cells, five, mix, moved, loss, in virtual time; puts, gets, of a node; apart, of three processes as far
+    /// apart; or `all`
     #[arg(short = 't', long = "type", default_value = "all", value_name = "CASE")]
     pub kind: String,
     /// Requests of each cell; the mix takes 400 times as many
@@ -80,6 +82,7 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
             "moved" => moved(&costs, out)?,
             "loss" => loss(&costs, out)?,
             "puts" => Served::start(options)?.puts(out)?,
+            "apart" => apart::run(options, out)?,
             _ => Served::start(options)?.gets(out)?,
         }
     }
@@ -95,7 +98,7 @@ fn row(
     case: String,
     latencies_us: Vec<u64>,
     formula_us: f64,
-    reach: Value,
+    (reach, is_virtual): (Value, bool),
     out: &mut Output,
 ) -> Result<()> {
     let seconds = latencies_us.iter().sum::<u64>() as f64 / 1e6;
@@ -121,7 +124,7 @@ fn row(
     let mut line = report.line();
     line["latency_us"]["p999"] = rounded(p999);
     line["reach"] = reach;
-    line["virtual"] = json!(true);
+    line["virtual"] = json!(is_virtual);
     let text = report.text();
     out.line(|| text, || line)
 }
@@ -189,7 +192,7 @@ fn cells(
                 let measured = figures::cell(*kind, distance, costs, (c, m), options.requests);
                 let formula = kind.formula_us(distance, costs, c, m) as f64;
                 let latencies = measured.map_err(failed(&name))?;
-                row(name, latencies, formula, json!(1.05), out)?;
+                row(name, latencies, formula, (json!(1.05), true), out)?;
             }
         }
     }

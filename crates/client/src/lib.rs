@@ -24,6 +24,7 @@ pub mod log;
 mod region;
 mod scribe;
 mod session;
+mod sight;
 mod stream;
 mod table;
 pub mod view;

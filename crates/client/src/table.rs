@@ -2,11 +2,14 @@
 
 use crate::client::{Client, Patience};
 use crate::connection::Response;
+use crate::sight::Sight;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{RealRng, Rng};
 use holdfast_wire as wire;
-use holdfast_wire::table::{self as msg, Expect, Level, Page, Record, Row, TableInfo, Written};
+use holdfast_wire::table::{
+    self as msg, Expect, Level, Page, Record, Row, Seen, TableInfo, Written,
+};
 
 /// One write, before it has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +40,13 @@ impl Client {
 
     /// A table, to be written and read.
     pub fn table<'c>(&'c mut self, table: &str) -> TableClient<'c> {
-        TableClient { client: self, table: table.to_owned(), session: RealRng.next_u64(), next: 1 }
+        TableClient {
+            client: self,
+            table: table.to_owned(),
+            session: RealRng.next_u64(),
+            next: 1,
+            seen: Sight::default(),
+        }
     }
 }
 
@@ -48,9 +57,24 @@ pub struct TableClient<'c> {
     session: u64,
     /// The number of the next write.
     next: u64,
+    seen: Sight,
 }
 
 impl TableClient<'_> {
+    /// What this client has seen, by reads and writes, as a line of text: whoever goes on with it, in any
+    /// region, is shown nothing older where it reads at [`Level::Session`].
+    pub fn session(&self) -> String {
+        self.seen.text(&self.table)
+    }
+
+    /// Goes on with what [`TableClient::session`] said, here or elsewhere. `Invalid` where the text is none, or
+    /// another table's.
+    pub fn go_on(&mut self, session: &str) -> Result<()> {
+        let seen = Sight::parse(session, &self.table)?;
+        self.seen.join(&seen);
+        Ok(())
+    }
+
     /// Writes records, each decided by itself, and durable on return; what came of each. After an error
     /// nobody knows: this client repeats a write while it may, and its number sees to it that it counts
     /// once.
@@ -67,8 +91,9 @@ impl TableClient<'_> {
             let table = self.table.clone();
             let write = msg::Write { table, session: self.session, below: self.next };
             self.next += some.len() as u64;
-            let written: Vec<Written> =
-                self.send(wire::OP_TABLE_WRITE, &write, &rows.to_bytes())?;
+            let (written, seen): (Vec<Written>, Vec<Seen>) =
+                self.send_and_see(wire::OP_TABLE_WRITE, &write, &rows.to_bytes())?;
+            seen.iter().for_each(|place| self.seen.see(*place));
             if written.len() != some.len() {
                 return Err(Error::bug("write to a table: there are fewer answers than writes"));
             }
@@ -88,8 +113,14 @@ impl TableClient<'_> {
         while all.len() < keys.len() {
             let left = &keys[all.len()..];
             let keys = left[..left.len().min(msg::READ_KEYS_MAX)].to_vec();
-            let read = msg::Read { table: self.table.clone(), level, keys };
-            let found: Vec<Option<Record>> = self.send(wire::OP_TABLE_READ, &read, &[])?;
+            let (table, seen, forgot) = match level {
+                Level::Session => (self.table.clone(), self.seen.places(), self.seen.forgot),
+                _ => (self.table.clone(), Vec::new(), 0),
+            };
+            let read = msg::Read { table, level, keys, seen, forgot };
+            let (found, seen): (Vec<Option<Record>>, Vec<Seen>) =
+                self.send_and_see(wire::OP_TABLE_READ, &read, &[])?;
+            seen.iter().for_each(|place| self.seen.see(*place));
             if found.is_empty() || found.len() > left.len() {
                 return Err(Error::bug("read a table: the answers are not those to the keys"));
             }
@@ -113,26 +144,40 @@ impl TableClient<'_> {
             backwards,
             rows_max,
         };
-        self.send(wire::OP_TABLE_SCAN, &scan, &[])
+        let response = self.send(wire::OP_TABLE_SCAN, &scan, &[])?;
+        decoded(response.body())
+    }
+
+    fn send_and_see<T: Decode>(
+        &mut self,
+        opcode: u16,
+        message: &impl Encode,
+        body: &[u8],
+    ) -> Result<(T, Vec<Seen>)> {
+        let response = self.send(opcode, message, body)?;
+        Ok((decoded(response.body())?, decoded(response.meta())?))
     }
 
     /// Sends a request, again where nothing is known, for as long as its deadline allows.
-    fn send<T: Decode>(&mut self, opcode: u16, message: &impl Encode, body: &[u8]) -> Result<T> {
+    fn send(&mut self, opcode: u16, message: &impl Encode, body: &[u8]) -> Result<Response> {
         let mut patience = Patience::default();
-        let response: Response = loop {
+        loop {
             let ticket = self.client.submit(opcode, message, &[body])?;
             match self.client.wait(ticket) {
                 Err(e)
                     if e.kind == Kind::Retry
                         && self.client.connection.failure().is_none()
                         && patience.wait(&self.client.options) => {}
-                answer => break answer?,
+                answer => break answer,
             }
-        };
-        T::from_bytes(response.body()).map_err(|e| {
-            Error::unsupported(format!("read the node's answer: {e}: use matching builds"))
-        })
+        }
     }
+}
+
+fn decoded<T: Decode>(bytes: &[u8]) -> Result<T> {
+    T::from_bytes(bytes).map_err(|e| {
+        Error::unsupported(format!("read the node's answer: {e}: use matching builds"))
+    })
 }
 
 /// As much at once as one request may have.

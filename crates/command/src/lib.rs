@@ -6,6 +6,7 @@
 
 pub mod certificates;
 pub mod chart;
+pub mod distance;
 pub mod files;
 mod local_cluster;
 pub mod output;

@@ -34,6 +34,51 @@ impl LocalCluster {
         chunk_bytes: u64,
         lost_ms: u64,
     ) -> Result<LocalCluster> {
+        LocalCluster::start_with(data, |data| {
+            Ok(ClusterSettings {
+                log: None,
+                tls: false,
+                regions: false,
+                wan: None,
+                nodes,
+                data: data.to_owned(),
+                port: free_ports(nodes)?,
+                http_port: 0,
+                s3_port: 0,
+                capacity: "0".to_owned(),
+                chunk: chunk_bytes.to_string(),
+                lost_ms,
+            })
+        })
+    }
+
+    /// Starts regions of a node each, so far apart as a text says ([`Distances`](crate::distance::Distances)).
+    pub fn regions(nodes: usize, data: Option<&Path>, distances: &str) -> Result<LocalCluster> {
+        LocalCluster::start_with(data, |data| {
+            std::fs::create_dir_all(data)?;
+            let wan = data.join("wan.txt");
+            std::fs::write(&wan, distances)?;
+            Ok(ClusterSettings {
+                log: None,
+                tls: false,
+                regions: true,
+                wan: Some(wan),
+                nodes,
+                data: data.to_owned(),
+                port: free_ports(nodes)?,
+                http_port: 0,
+                s3_port: 0,
+                capacity: "0".to_owned(),
+                chunk: "64M".to_owned(),
+                lost_ms: 15_000,
+            })
+        })
+    }
+
+    fn start_with(
+        data: Option<&Path>,
+        settings: impl FnOnce(&Path) -> Result<ClusterSettings>,
+    ) -> Result<LocalCluster> {
         let temporary = data.is_none();
         let own = || std::env::temp_dir().join(format!("holdfast-{}", std::process::id()));
         let directory = data.map_or_else(own, Path::to_path_buf);
@@ -44,21 +89,10 @@ impl LocalCluster {
                 directory.display()
             )));
         }
-        let settings = ClusterSettings {
-            log: None,
-            tls: false,
-            nodes,
-            data: directory.clone(),
-            port: free_ports(nodes)?,
-            http_port: 0,
-            s3_port: 0,
-            capacity: "0".to_owned(),
-            chunk: chunk_bytes.to_string(),
-            lost_ms,
-        };
+        let settings = settings(&directory)?;
         // Dropped when a node does not start, so that the others do not stay.
         let mut cluster = LocalCluster {
-            supervisor: Supervisor::prepare(&settings),
+            supervisor: Supervisor::prepare(&settings)?,
             ports: vec![],
             directory,
             temporary,
@@ -85,6 +119,11 @@ impl LocalCluster {
         let others = (node..node + self.ports.len() - 1).map(endpoint).collect::<Result<_>>()?;
         let options = ClientOptions { others, patience: PATIENCE, ..secrets::options() };
         Client::connect(&endpoint(node - 1)?, &options)
+    }
+
+    /// A client of node `node` alone, counted from 1.
+    pub fn client_of(&self, node: usize) -> Result<Client> {
+        Client::connect(&Endpoint::parse(&self.address(node))?, &secrets::options())
     }
 
     /// Ends a node as a power cut does, and takes its disk away.

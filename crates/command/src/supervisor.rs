@@ -3,6 +3,7 @@
 //! count up by 100 and join it.
 
 use crate::certificates::{Issuer, TLS};
+use crate::distance::{Distances, Way};
 use crate::files::SETTINGS;
 use crate::secrets;
 use clap::Args;
@@ -11,6 +12,7 @@ use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::{HoldMutex, local, signals};
 use holdfast_wire::admin;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ use std::sync::{Arc, Mutex};
 const PORT_STEP: u16 = 100;
 /// Where the search for free ports begins.
 const FREE_FROM: u16 = 7400;
+/// A file of distances between regions.
+const WAN_BYTES_MAX: u64 = 1 << 20;
 
 /// What a cluster on this machine is made of: flags of `dev`, and set by who starts one for a
 /// purpose.
@@ -53,6 +57,14 @@ pub struct ClusterSettings {
     /// Brokers that keep the log, kafka://HOST:PORT,...[/PREFIX]; else node-1 does
     #[arg(long, value_name = "URL")]
     pub log: Option<String>,
+    /// Make each node a region of its own, with a log of its own, for tables in several regions; as many as
+    /// nodes. `dev cut A B` cuts the way between two of them
+    #[arg(long, conflicts_with_all = ["log", "tls"])]
+    pub regions: bool,
+    /// How far those regions are apart: a file of lines like `0 1 87`, region node-1, region node-2,
+    /// milliseconds there and back
+    #[arg(long, requires = "regions", value_name = "FILE")]
+    pub wan: Option<PathBuf>,
     /// Give the nodes certificates of a CA in DIR/tls, by which they know each other
     #[arg(long)]
     pub tls: bool,
@@ -108,6 +120,8 @@ pub struct Supervisor {
     dir: PathBuf,
     tls: bool,
     nodes: Vec<NodeSettings>,
+    /// From each region to each other one, where every node is one.
+    ways: BTreeMap<(usize, usize), Way>,
     /// The process of each node, while it runs. Held while an order is carried out: one at a time.
     running: Mutex<Vec<Option<Running>>>,
 }
@@ -141,10 +155,21 @@ pub fn free_ports(nodes: usize) -> Result<u16> {
 
 impl Supervisor {
     /// A cluster of which no node runs yet.
-    pub fn prepare(cluster: &ClusterSettings) -> Arc<Supervisor> {
-        let nodes: Vec<NodeSettings> = (0..cluster.nodes).map(|i| settings(cluster, i)).collect();
+    pub fn prepare(cluster: &ClusterSettings) -> Result<Arc<Supervisor>> {
+        let mut nodes: Vec<NodeSettings> =
+            (0..cluster.nodes).map(|i| settings(cluster, i)).collect();
+        let ways = match cluster.regions {
+            true => regions(cluster, &mut nodes)?,
+            false => BTreeMap::new(),
+        };
         let running = Mutex::new(nodes.iter().map(|_| None).collect());
-        Arc::new(Supervisor { dir: cluster.data.clone(), tls: cluster.tls, nodes, running })
+        Ok(Arc::new(Supervisor {
+            dir: cluster.data.clone(),
+            tls: cluster.tls,
+            nodes,
+            ways,
+            running,
+        }))
     }
 
     /// Starts every node, the one with the log first.
@@ -155,6 +180,28 @@ impl Supervisor {
         for number in 1..=self.nodes.len() {
             let launched = self.launch(number)?;
             self.lock()[number - 1] = Some(launched);
+        }
+        for at in 0..self.nodes.len() {
+            self.introduce(at)?;
+        }
+        Ok(())
+    }
+
+    /// Has a region know the others: by tokens that it makes for them.
+    fn introduce(&self, at: usize) -> Result<()> {
+        for (of, _) in self.ways.keys().filter(|(_, to)| *to == at) {
+            let file = token(&self.dir, *of, at);
+            let endpoint = Endpoint::parse(&format!("127.0.0.1:{}", self.nodes[at].native_port))?;
+            let mut client = Client::connect(&endpoint, &secrets::options())?;
+            let name = format!("region-{of}");
+            let known = client.tokens()?.iter().any(|token| token.name == name);
+            if known && file.exists() {
+                continue;
+            }
+            let rules = vec![format!("region:{of}:rw")];
+            let new = admin::NewToken { name, rules, ttl_s: admin::TOKEN_TTL_MAX_S };
+            let text = client.create_token(&new)?;
+            local::write_private(&file, format!("{text}\n").as_bytes())?;
         }
         Ok(())
     }
@@ -239,13 +286,15 @@ impl Supervisor {
                 if runs(node) {
                     return Err(Error::invalid(format!("start node-{node}: it runs already")));
                 }
-                if node != 1 && !runs(1) {
+                if node != 1 && self.ways.is_empty() && !runs(1) {
                     // It would wait for the log, and whoever asked for it.
                     return Err(Error::invalid(format!(
                         "start node-{node}: node-1, which hosts the log, does not run: start that first"
                     )));
                 }
                 running[node - 1] = Some(self.launch(node)?);
+                // One that was erased knows nobody.
+                self.introduce(node - 1)?;
                 done(format!("node-{node} is ready"))
             }
             Order::Cut { a, b, heal } => {
@@ -276,6 +325,12 @@ impl Supervisor {
     fn cut(&self, a: usize, b: usize, heal: bool) -> Result<()> {
         if a == b {
             return Err(Error::invalid(format!("cut node-{a} off from itself: name two nodes")));
+        }
+        if !self.ways.is_empty() {
+            for way in [(a - 1, b - 1), (b - 1, a - 1)] {
+                self.ways[&way].cut(heal);
+            }
+            return Ok(());
         }
         for (here, there) in [(a, b), (b, a)] {
             let other = format!("127.0.0.1:{}", self.nodes[there - 1].native_port);
@@ -358,12 +413,49 @@ fn remove(data: &Path) -> Result<()> {
     }
 }
 
+/// The file of the token by which a region is known at another one.
+fn token(dir: &Path, of: usize, at: usize) -> PathBuf {
+    dir.join(format!("region-{of}-at-{at}.token"))
+}
+
+/// Makes each node a region that knows the others, and a way from each to each.
+fn regions(
+    cluster: &ClusterSettings,
+    nodes: &mut [NodeSettings],
+) -> Result<BTreeMap<(usize, usize), Way>> {
+    let distances = match &cluster.wan {
+        None => Distances::default(),
+        Some(file) => {
+            let doing = |e: Error| e.context(format_args!("read `{}`", file.display()));
+            let text = local::read_small(file, WAN_BYTES_MAX).map_err(|e| doing(e.into()))?;
+            Distances::parse(&String::from_utf8_lossy(&text)).map_err(doing)?
+        }
+    };
+    let dir = std::path::absolute(&cluster.data)?;
+    let ports: Vec<u16> = nodes.iter().map(|node| node.native_port).collect();
+    let mut ways = BTreeMap::new();
+    for (of, node) in nodes.iter_mut().enumerate() {
+        node.toml += &format!("region = {of}\n");
+        for (at, port) in ports.iter().enumerate().filter(|(at, _)| *at != of) {
+            let way = Way::to(*port, distances.round_trip(of, at) / 2)?;
+            node.toml += &format!(
+                "[regions.{at}]\nservers = \"127.0.0.1:{}\"\ntoken = {:?}\n",
+                way.port(),
+                token(&dir, of, at)
+            );
+            ways.insert((of, at), way);
+        }
+    }
+    Ok(ways)
+}
+
 fn settings(cluster: &ClusterSettings, i: usize) -> NodeSettings {
     let step = PORT_STEP * i as u16;
     let http_port = if cluster.http_port == 0 { 0 } else { cluster.http_port + step };
     let s3_port = if cluster.s3_port == 0 { 0 } else { cluster.s3_port + step };
     let native_port = cluster.port + step;
     let join = match i {
+        _ if cluster.regions => String::new(),
         0 => String::new(),
         _ => format!("join = \"127.0.0.1:{}\"\n", cluster.port),
     };

@@ -110,7 +110,8 @@ impl Tables {
     }
 
     async fn get(&self, key: Vec<u8>, level: msg::Level) -> Result<Option<msg::Record>> {
-        let read = msg::Read { table: TABLE.into(), level, keys: vec![key] };
+        let (table, keys, seen) = (TABLE.into(), vec![key], Vec::new());
+        let read = msg::Read { table, level, keys, seen, forgot: 0 };
         match self.ask(|done| self.face.ask_read(read.clone(), done)).await {
             Ok(mut found) => Ok(found.pop().flatten()),
             // Nobody has made anything.

@@ -33,7 +33,7 @@ pub use message::{Body, BodyPart, Parts, Response};
 pub use meter::{Flow, Meter};
 pub use peers::{
     Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
-    PeerRequest, Peers, SharedBody, TcpPeers,
+    PeerRequest, Peers, SharedBody, TcpPeers, TokenSource,
 };
 pub use proof::{Guard, Handshake, Named, OP_HELLO, OP_PROVE, Role, Who, token_serial};
 pub use server::{Counters, Server, ServerConfig};

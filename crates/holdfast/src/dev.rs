@@ -59,7 +59,7 @@ fn start(cluster: &ClusterSettings, out: &mut Output) -> Result<()> {
             cluster.nodes
         )));
     }
-    let supervisor = Supervisor::prepare(cluster);
+    let supervisor = Supervisor::prepare(cluster)?;
     supervisor.launch_all()?;
     let listening = control::serve(&cluster.data, supervisor.clone())?;
     let data = cluster.data.display().to_string();
@@ -68,6 +68,19 @@ fn start(cluster: &ClusterSettings, out: &mut Output) -> Result<()> {
         || {
             let data_flag =
                 if data == "dev" { String::new() } else { format!(" --data {data}") };
+            if cluster.regions {
+                let other = native.get(1).unwrap_or(&native[0]);
+                return format!(
+                    "holdfast: {} regions of a node each run, with their data in {data}; node-1, region 0, listens on \
+                     127.0.0.1:{}\ntry, in another terminal:\n  \
+                     holdfast table create users --mode strong\n  \
+                     holdfast table put users alice 1\n  \
+                     holdfast --server 127.0.0.1:{other} table get users alice --strong\n  \
+                     holdfast dev{data_flag} kill 1 --hard\n\
+                     ready; press Ctrl-C to end all of them",
+                    cluster.nodes, native[0]
+                );
+            }
             format!(
                 "holdfast: {} nodes run, with their data in {data}; node-1 listens on 127.0.0.1:{}\n\
                  try, in another terminal:\n  \

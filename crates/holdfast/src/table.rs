@@ -5,8 +5,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use holdfast_base::ordered::after_prefix;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, TableWrite};
+use holdfast_client::{Client, TableClient, TableWrite};
 use holdfast_command::output::{self, Output};
+use holdfast_env::local;
 use holdfast_wire::table::{
     Expect, Level, Make, Page, Record, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
 };
@@ -48,6 +49,8 @@ pub enum Table {
         file: Option<PathBuf>,
         #[command(flatten)]
         only: Only,
+        #[command(flatten)]
+        session: Session,
     },
     /// Print a record's value
     Get {
@@ -55,6 +58,8 @@ pub enum Table {
         key: String,
         #[command(flatten)]
         level: Newness,
+        #[command(flatten)]
+        session: Session,
     },
     /// Delete a record
     Delete {
@@ -63,6 +68,8 @@ pub enum Table {
         /// Only if the record has this version
         #[arg(long, value_name = "VERSION")]
         if_version: Option<u64>,
+        #[command(flatten)]
+        session: Session,
     },
     /// Print records, in order of their keys
     Scan {
@@ -94,6 +101,39 @@ pub struct Only {
     /// Only if the record has this version: test and set
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
+}
+
+/// What was seen before.
+#[derive(Args, Debug)]
+pub struct Session {
+    /// Keep what is seen by this in a file, and show nothing older than what is in it, in whichever region
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
+}
+
+/// A file of a session is one line, of at most 64 places.
+const SESSION_BYTES_MAX: u64 = 64 << 10;
+
+impl Session {
+    /// Has a client go on with what the file says, if it is there.
+    fn begin(&self, table: &mut TableClient<'_>) -> Result<()> {
+        let Some(path) = &self.session else { return Ok(()) };
+        let doing = |e: Error| e.context(format_args!("read the session in `{}`", path.display()));
+        let text = match local::read_small(path, SESSION_BYTES_MAX) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(doing(e.into())),
+        };
+        table.go_on(&text).map_err(doing)
+    }
+
+    fn end(&self, table: &TableClient<'_>) -> Result<()> {
+        let Some(path) = &self.session else { return Ok(()) };
+        let text = format!("{}\n", table.session());
+        local::write_private(path, text.as_bytes()).map_err(|e| {
+            Error::from(e).context(format_args!("keep the session in `{}`", path.display()))
+        })
+    }
 }
 
 /// How new what is read must be.
@@ -133,7 +173,7 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
         }
         Table::Ls => client.tables()?.iter().try_for_each(|info| describe(info, false, out)),
         Table::Describe { table } => describe(&client.table_describe(table)?, true, out),
-        Table::Put { table, key, value, file, only } => {
+        Table::Put { table, key, value, file, only, session } => {
             let value = match (value, file) {
                 (Some(value), _) => value.clone().into_bytes(),
                 (None, Some(file)) => read_value(file)?,
@@ -144,21 +184,25 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
                 (_, Some(version)) => Expect::Version { version },
                 _ => Expect::Any,
             };
-            write(client, (table, key), Some(value), expect, out)
+            write(client, (table, key), Some(value), (expect, session), out)
         }
-        Table::Delete { table, key, if_version } => {
+        Table::Delete { table, key, if_version, session } => {
             let expect = if_version.map_or(Expect::Any, |version| Expect::Version { version });
-            write(client, (table, key), None, expect, out)
+            write(client, (table, key), None, (expect, session), out)
         }
-        Table::Get { table, key, level } => {
+        Table::Get { table, key, level, session } => {
             let Newness { at_least, latest, strong } = *level;
             let level = match at_least {
                 Some(version) => Level::Critical { version },
                 None if latest => Level::Latest,
                 None if strong => Level::Strong,
+                None if session.session.is_some() => Level::Session,
                 None => Level::Any,
             };
-            let record = client.table(table).get(key.as_bytes(), level)?;
+            let mut records = client.table(table);
+            session.begin(&mut records)?;
+            let record = records.get(key.as_bytes(), level)?;
+            session.end(&records)?;
             print_value(&record.ok_or_else(|| none(table, key))?, out)
         }
         Table::Scan { table, prefix, from, until, limit, backwards } => {
@@ -200,12 +244,15 @@ fn write(
     client: &mut Client,
     (table, key): (&str, &str),
     value: Option<Vec<u8>>,
-    expect: Expect,
+    (expect, session): (Expect, &Session),
     out: &mut Output,
 ) -> Result<()> {
     let deletes = value.is_none();
     let wanted = TableWrite { key: key.as_bytes().to_vec(), value, expect };
-    let written = client.table(table).write(&[wanted])?.pop();
+    let mut records = client.table(table);
+    session.begin(&mut records)?;
+    let written = records.write(&[wanted])?.pop();
+    session.end(&records)?;
     match written {
         Some(Written::Version { version }) => out.line(
             || match deletes {

@@ -287,7 +287,8 @@ fn regions(config: &Config, machine: &Machine) -> Result<Regions> {
     let mut links = BTreeMap::new();
     for (number, region) in &config.regions {
         let doing = |e: Error| e.context(format_args!("use `regions.{number}`"));
-        let token = Token::load(&region.token).map_err(doing)?;
+        let file = region.token.clone();
+        let token = Arc::new(move || Token::load(&file));
         let tls = match region.cacert.as_os_str().is_empty() {
             true => None,
             false => Some(TlsClient::load(&region.cacert, None).map_err(doing)?),

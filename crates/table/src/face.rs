@@ -1,27 +1,23 @@
 //! The face: what a node does for tables. The node that keeps the log decides, and answers; others
 //! follow the tablets, so that the records outlive it, and pass requests on.
 
-use crate::entry::Asked;
 use crate::ids::RegionId;
-use crate::message::{Answer, Expect, Level, Op, Request as Asking};
-use crate::name::{TableName, tablet_of};
+use crate::name::TableName;
 use crate::region::{Policy, Settings};
 use crate::regions::Regions;
 use crate::stream::Stream;
-use crate::tablet::{Form, Mode, Tablet};
+use crate::tablet::{Form, Mode};
 use crate::tablets::OpenTablet;
 use crate::view::Made;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::net::Parts;
-use holdfast_env::{HoldMutex, planted};
 pub use holdfast_log::Done;
 use holdfast_log::{Log, Mode as Append};
 use holdfast_node::{Matter, Node};
-use holdfast_server::{
-    Face, Gather, Request, Right, Route, Told, Within, answer, ask_host, pass_on,
-};
+use holdfast_server::{Face, Request, Right, Route, Told, Within, answer, ask_host, pass_on};
 use holdfast_view::{Context, Request as Proposal};
 use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX};
 use holdfast_wire::{self as wire, Call};
@@ -31,10 +27,9 @@ use std::sync::{Arc, Mutex};
 
 mod form;
 mod near;
+mod records;
 mod regions;
 mod scan;
-
-use form::{bounded, check_keys, check_level, check_rows, found, written};
 
 /// Tablets of a cluster, all tables together: each is a topic, with a file of 64 MiB and two threads.
 pub const TABLETS_MAX: usize = 256;
@@ -122,7 +117,9 @@ impl Face for TableFace {
             read(wire::OP_TABLE_READ, TableFace::serve_read),
             read(wire::OP_TABLE_SCAN, TableFace::serve_scan),
             route(wire::OP_TABLE_PREPARE, TableFace::serve_prepare).allows(regions::allows),
-            route(wire::OP_TABLE_ADOPT, TableFace::serve_adopt).allows(regions::allows),
+            route(wire::OP_TABLE_ADOPT, TableFace::serve_adopt)
+                .allows(regions::allows)
+                .audited(Matter::Data, regions::adopt_told),
             route(wire::OP_TABLE_TELL, TableFace::serve_tell).allows(regions::allows),
         ]
     }
@@ -406,131 +403,6 @@ impl TableFace {
         others.map(other).collect()
     }
 
-    fn serve_write(self: Arc<Self>, request: Request<'_>) {
-        let doing = "write to a table";
-        let Some((write, body, reply)) = request.decode_with_body::<msg::Write>(doing) else {
-            return;
-        };
-        let done = move |written: Result<Vec<msg::Written>>| {
-            let written = written.map(|written| (Vec::new(), Parts::from(written.to_bytes())));
-            answer(reply, written);
-        };
-        match Vec::<msg::Row>::from_bytes(body.as_slice()) {
-            Ok(rows) => self.write_here(&write, rows, done),
-            Err(e) => {
-                done(Err(Error::invalid(format!("{doing}: {e}: use matching builds"))));
-            }
-        }
-    }
-
-    /// Writes, where the log is kept.
-    fn write_here(
-        &self,
-        write: &msg::Write,
-        rows: Vec<msg::Row>,
-        done: impl FnOnce(Result<Vec<msg::Written>>) + Send + 'static,
-    ) {
-        let name = write.table.clone();
-        let done = move |written: Result<Vec<msg::Written>>| {
-            let doing = format_args!("write to table `{}`", name.escape_debug());
-            done(written.map_err(|e| e.context(doing)));
-        };
-        let asked = check_rows(&rows)
-            .and_then(|()| self.table(&write.table))
-            .and_then(|tablets| self.check_bytes(&rows, &tablets).map(|()| tablets));
-        let tablets = match asked {
-            Ok(tablets) => tablets,
-            Err(e) => return done(Err(e)),
-        };
-        let gather = Gather::new(rows.len(), done);
-        for (at, row) in rows.into_iter().enumerate() {
-            let tablet = &tablets[usize::from(tablet_of(&row.key, tablets.len() as u16))];
-            let msg::Row { sequence, expect, key, value } = row;
-            let expect = match expect {
-                msg::Expect::Any => Expect::Any,
-                msg::Expect::Absent => Expect::Absent,
-                msg::Expect::Version { version } => Expect::Version(version),
-            };
-            let asked = Asked { session: write.session, sequence, below: write.below };
-            let gather = gather.clone();
-            let told = move |told: Result<Answer>| gather.came(at, told.and_then(written));
-            tablet.ask(Asking { key, op: Op::Write { asked, value, expect } }, Box::new(told));
-        }
-    }
-
-    /// A table is in memory: what it may take there is bounded, so that it takes nothing from others.
-    fn check_bytes(&self, rows: &[msg::Row], tablets: &[Arc<OpenTablet>]) -> Result<()> {
-        // Who writes less than there was makes room.
-        let grows = |row: &msg::Row| {
-            let Some(value) = &row.value else { return false };
-            let tablet = &tablets[usize::from(tablet_of(&row.key, tablets.len() as u16))];
-            let before = tablet.fold().read_last(|view| {
-                view.look(|tablet| tablet.record(&row.key)?.value.as_ref().map(|value| value.len()))
-            });
-            before.flatten().is_none_or(|before| before < value.len())
-        };
-        if planted!("table.no-bound-of-bytes") {
-            return Ok(());
-        }
-        let bytes =
-            |tablet: &Arc<OpenTablet>| tablet.fold().read_last(|view| view.look(Tablet::bytes));
-        let held: u64 = self.all().iter().filter_map(bytes).sum();
-        match held < self.bytes_max || !rows.iter().any(grows) {
-            true => Ok(()),
-            false => Err(Error::full(format!(
-                "the tables of this node have {held} bytes of keys and values, and may have {}: delete \
-                 records, or give them more (`tables_memory`)",
-                self.bytes_max
-            ))),
-        }
-    }
-
-    fn serve_read(self: Arc<Self>, request: Request<'_>) {
-        let Some((read, reply)) = request.decode::<msg::Read>("read a table") else { return };
-        self.read_here(read, move |found| {
-            answer(reply, found.map(|found| (Vec::new(), Parts::from(found.to_bytes()))));
-        });
-    }
-
-    /// Reads, where the log is kept: of the keys from the first on as many as there is room for.
-    fn read_here(
-        &self,
-        read: msg::Read,
-        done: impl FnOnce(Result<Vec<Option<msg::Record>>>) + Send + 'static,
-    ) {
-        let name = read.table.clone();
-        let done = move |found: Result<Vec<Option<msg::Record>>>| {
-            let doing = format_args!("read table `{}`", name.escape_debug());
-            done(found.map_err(|e| e.context(doing)));
-        };
-        let asked = check_keys(&read.keys).and_then(|()| self.table(&read.table));
-        let tablets = match asked {
-            Ok(asked) => asked,
-            Err(e) => return done(Err(e)),
-        };
-        let of = |key: &[u8]| &tablets[usize::from(tablet_of(key, tablets.len() as u16))];
-        let level = match read.level {
-            msg::Level::Any => {
-                return done(bounded(read.keys.iter().map(|key| shown(of(key), key))));
-            }
-            msg::Level::Critical { version } => Level::Critical(version),
-            msg::Level::Latest => Level::Latest,
-            msg::Level::Strong => Level::Strong,
-        };
-        let gather = Gather::new(read.keys.len(), move |found: Result<Vec<_>>| {
-            done(found.and_then(|found| bounded(found.into_iter().map(Ok))));
-        });
-        for (at, key) in read.keys.into_iter().enumerate() {
-            let tablet = of(&key).clone();
-            let gather = gather.clone();
-            let told = move |told: Result<Answer>| {
-                let found = told.and_then(found).and_then(|found| check_level(found, read.level));
-                gather.came(at, found);
-            };
-            tablet.ask(Asking { key, op: Op::Read(level.clone()) }, Box::new(told));
-        }
-    }
-
     fn serve_scan(self: Arc<Self>, request: Request<'_>) {
         let Some((scan, reply)) = request.decode::<msg::Scan>("scan a table") else { return };
         self.scan_here(scan, move |page| {
@@ -587,14 +459,4 @@ fn tablet_info(tablet: &OpenTablet) -> msg::TabletInfo {
     });
     let stopped = status.stopped.map_or(String::new(), |e| e.message);
     msg::TabletInfo { applied: status.applied.0, stopped, ..looked.unwrap_or_default() }
-}
-
-fn shown(tablet: &OpenTablet, key: &[u8]) -> Result<Option<msg::Record>> {
-    tablet.fold().read(|view, _| {
-        let record = view.look(|tablet| {
-            let record = tablet.record(key)?;
-            Some(msg::Record { version: record.version, value: record.value.as_ref()?.to_vec() })
-        });
-        record.flatten()
-    })
 }

@@ -129,6 +129,8 @@ pub struct Region {
     settling: bool,
     /// The image that this region's log is sent.
     taking: Option<Taking>,
+    /// For how long there is one in the topic that nobody goes on with.
+    left_ticks: u32,
     /// Images that other regions' logs are sent, and how many were begun since the start.
     giving: BTreeMap<RegionId, Giving>,
     images: u64,
@@ -170,6 +172,7 @@ impl Region {
             parked_bytes: 0,
             settling: false,
             taking: None,
+            left_ticks: 0,
             giving: BTreeMap::new(),
             images: 0,
             up_ticks: 0,

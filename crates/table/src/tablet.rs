@@ -286,9 +286,9 @@ impl Tablet {
             }
         }
         self.show(showed);
-        // An image that is taken may show less of a stream that stays: all behind that is needed.
-        if self.taking.is_some() {
-            return;
+        // An image may show less of a stream that stays: whoever goes on with one settles nothing.
+        if self.taking.take().is_some() {
+            sometimes!("an image was left off");
         }
         for Settled { stream: id, by_all, .. } in settled {
             let Some(stream) = self.streams.get_mut(id) else { continue };
@@ -486,6 +486,15 @@ impl Tablet {
             token.see(*id, shown.place);
         }
         token
+    }
+
+    /// What whoever sees a key's record has seen.
+    pub fn seen_by(&self, key: &[u8]) -> Token {
+        match self.records.get(key) {
+            Some(record) => Token::of(record.stream, record.place),
+            // Which entry made it absent is not known any more: all that shows has.
+            None => self.seen(),
+        }
     }
 
     /// What clients' requests came to, as far as it shows.

@@ -194,6 +194,23 @@ fn parts_of_two_images_make_none() {
     assert_eq!(to.stream(HOME).tail().number, 9);
 }
 
+/// An image that broke off, and that nobody needs any more, would keep its memory for ever, and its
+/// region from forgetting.
+#[test]
+fn an_image_that_nobody_goes_on_with_is_left_off() {
+    let mut to = tablet(2, 2, 3);
+    let one = parts(&tablet(1, 1, 6), 1, 1);
+    apply(&mut to, &Entry::Image(one[0].clone()));
+    let mut region = Region::start(to, LogId(2), 1, Settings::default());
+    assert!(region.tablet().takes_image());
+    for _ in 0..100 {
+        region.tick();
+        effects(&mut region);
+    }
+    assert!(!region.tablet().takes_image());
+    assert_eq!(region.tablet().stream(HOME).tail().number, 3);
+}
+
 /// Lets everything that the region appends become durable; what it sends and answers.
 fn effects(region: &mut Region) -> Vec<Effect> {
     let mut others = Vec::new();

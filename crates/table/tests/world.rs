@@ -163,7 +163,14 @@ async fn read(
     key: Vec<u8>,
 ) -> Option<Option<Record>> {
     let least = shared.with(&key, |known| known.acknowledged);
-    let meta = msg::Read { table: TABLE.into(), level, keys: vec![key.clone()] }.to_bytes();
+    let meta = msg::Read {
+        table: TABLE.into(),
+        level,
+        keys: vec![key.clone()],
+        seen: Vec::new(),
+        forgot: 0,
+    }
+    .to_bytes();
     let reply = visitor.ask(gateway, OP_TABLE_READ, meta, None).await.ok()?;
     let found = Vec::<Option<Record>>::from_bytes(&reply.body).ok()?.pop()?;
     if let Some(what) = judge(shared, &key, least, found.as_ref()) {

@@ -207,7 +207,7 @@ impl Decode for Told {
     }
 }
 
-/// Writes records; the body has a list of [`Row`]. Each is decided by itself; where nobody knows what came of
+/// Writes records; the body has a list of [`Row`]. Where they were decided, a list of [`Seen`], is beside the answer. Each is decided by itself; where nobody knows what came of
 /// one of them, the request fails, and may be sent again as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
@@ -269,20 +269,40 @@ pub enum Level {
     Latest,
     /// As new as anything that anybody was told of.
     Strong,
+    /// Nothing older than what the client has seen, in whichever region.
+    Session,
 }
 codec_enum!(Level: "how new a read is" {
-    1 => Any {}, 2 => Critical { version }, 3 => Latest {}, 4 => Strong {}
+    1 => Any {}, 2 => Critical { version }, 3 => Latest {}, 4 => Strong {}, 5 => Session {}
 });
 
+/// Places of a session that a client keeps: with more it lets those of a tablet go, and reads that one's records at home.
+pub const SEEN_MAX: usize = 64;
+
+/// A place in a home stream of a tablet that a client has seen, by a write or a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seen {
+    pub tablet: u16,
+    pub stream: u8,
+    pub epoch: u64,
+    pub number: u64,
+}
+codec_struct!(Seen { tablet, stream, epoch, number });
+
 /// Reads records. The body of the answer has a list of optional [`Record`], one for each key from the
-/// first on; if there is no room for all, the rest is to be asked for again.
+/// first on; if there is no room for all, the rest is to be asked for again. What is seen by it, a list of
+/// [`Seen`], is beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
     pub table: String,
     pub level: Level,
     pub keys: Vec<Vec<u8>>,
+    /// Of a session: the places that the client has seen, at most [`SEEN_MAX`].
+    pub seen: Vec<Seen>,
+    /// A bit for each tablet of which it has let places go: records there are read as new as their homes show.
+    pub forgot: u64,
 }
-codec_struct!(Read { table, level, keys });
+codec_struct!(Read { table, level, keys, seen, forgot });
 
 /// Seeks records, in the order of their keys' bytes, as they show. The body of the answer has a [`Page`].
 #[derive(Clone, Debug, PartialEq, Eq)]

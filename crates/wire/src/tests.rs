@@ -506,8 +506,20 @@ fn table_messages(m: &mut Messages) {
     m.add("table::Written found", table::Written::Found { version: 11 });
     m.add("table::Written absent", table::Written::Absent);
     let level = table::Level::Critical { version: 12 };
-    m.add("table::Read", table::Read { table: name.clone(), level, keys: vec![key.clone()] });
-    let levels = vec![table::Level::Any, table::Level::Latest, table::Level::Strong];
+    let seen = table::Seen { tablet: 1, stream: 2, epoch: 3, number: 4 };
+    m.add("table::Seen", seen);
+    m.add(
+        "table::Read",
+        table::Read {
+            table: name.clone(),
+            level,
+            keys: vec![key.clone()],
+            seen: vec![seen],
+            forgot: 13,
+        },
+    );
+    let levels =
+        vec![table::Level::Any, table::Level::Latest, table::Level::Strong, table::Level::Session];
     m.add("table::Level, the others", levels);
     let scan = table::Scan {
         table: name,

@@ -9,7 +9,7 @@ mod driver;
 mod tests;
 
 pub use core::{Finished, PeerConnection};
-pub use driver::{PEER_BYTES_MAX, PEER_REQUESTS_MAX, TcpPeers};
+pub use driver::{PEER_BYTES_MAX, PEER_REQUESTS_MAX, TcpPeers, TokenSource};
 
 use holdfast_base::Result;
 use std::sync::Arc;

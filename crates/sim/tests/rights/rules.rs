@@ -230,8 +230,13 @@ impl Part {
             everywhere: false,
         };
         let write = table::Write { table: table(), session: 1, below: 1 };
-        let read =
-            table::Read { table: table(), level: table::Level::Any, keys: vec![b"k".to_vec()] };
+        let read = table::Read {
+            table: table(),
+            level: table::Level::Any,
+            keys: vec![b"k".to_vec()],
+            seen: Vec::new(),
+            forgot: 0,
+        };
         let (from, until, rows_max) = (Vec::new(), None, 1);
         let scan = table::Scan { table: table(), from, until, backwards: false, rows_max };
         vec![
@@ -369,6 +374,18 @@ fn for_others(own: &Part, other: &Part) -> Vec<(u16, Vec<u8>)> {
     ]
 }
 
+/// Of a region of tables in several.
+fn of_region(by: u8) -> Vec<(u16, Vec<u8>)> {
+    let prepare =
+        table::Prepare { by, region: 0, table: "t".into(), tablets: 1, after: Vec::new() };
+    let adopt = table::Adopt { by, table: "t".into(), tablets: Vec::new() };
+    vec![
+        (wire::OP_TABLE_PREPARE, prepare.to_bytes()),
+        (wire::OP_TABLE_ADOPT, adopt.to_bytes()),
+        (wire::OP_TABLE_TELL, table::Tell { by }.to_bytes()),
+    ]
+}
+
 pub fn of_admin() -> Vec<(u16, Vec<u8>, bool)> {
     let order = admin::Order::RevokeToken { name: "nobody".into() };
     let new = admin::NewToken { name: "b".into(), rules: Vec::new(), ttl_s: 1 };
@@ -456,6 +473,16 @@ fn rules_allow_what_they_cover_of_every_operation_and_nothing_else() {
     }
     for (opcode, meta, _) in &requests {
         assert!(!denied("writes", *opcode, meta), "writes {opcode:#06x}");
+    }
+    world.make_token("region", TOKEN, &["region:1:rw"]);
+    for (by, who) in [(1, "region"), (2, "region"), (1, "writes")] {
+        for (opcode, meta) in of_region(by) {
+            let may = (by, who) == (1, "region");
+            assert_eq!(denied(who, opcode, &meta), !may, "{who} as region {by}: {opcode:#06x}");
+        }
+    }
+    for (opcode, meta, _) in &requests {
+        assert!(denied("region", *opcode, meta), "region {opcode:#06x}");
     }
     let near = file::Lookup { path: "/in/near".into(), follow: true }.to_bytes();
     assert!(!denied("reads", wire::OP_LOOKUP, &near), "a link that stays inside");

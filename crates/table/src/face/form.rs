@@ -1,36 +1,52 @@
 //! What requests to tables may be, and what their answers look like. Pure.
 
 use crate::entry::Refusal;
+use crate::ids::{Epoch, Place, StreamId};
 use crate::message::Answer;
 use crate::sessions::Outcome;
+use crate::token::Token;
 use holdfast_base::{Error, Result};
-use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use holdfast_wire::table::{
+    self as msg, ANSWER_BYTES_MAX, KEY_BYTES_MAX, SEEN_MAX, Seen, VALUE_BYTES_MAX,
+};
 
-pub fn written(answer: Answer) -> Result<msg::Written> {
-    match answer {
-        Answer::Done { outcome: Outcome::Written(version), .. } => {
-            Ok(msg::Written::Version { version })
-        }
-        Answer::Done { outcome: Outcome::Refused(Refusal::Found(version)), .. } => {
-            Ok(msg::Written::Found { version })
-        }
-        Answer::Done { outcome: Outcome::Refused(Refusal::Absent), .. } => Ok(msg::Written::Absent),
-        other => Err(Error::bug(format!("a write was answered {other:?}"))),
-    }
+/// What came of a write to this tablet, and where it was decided.
+pub fn written(answer: Answer, tablet: u16) -> Result<(msg::Written, Seen)> {
+    let Answer::Done { outcome, stream, place } = answer else {
+        return Err(Error::bug(format!("a write was answered {answer:?}")));
+    };
+    let written = match outcome {
+        Outcome::Written(version) => msg::Written::Version { version },
+        Outcome::Refused(Refusal::Found(version)) => msg::Written::Found { version },
+        Outcome::Refused(Refusal::Absent) => msg::Written::Absent,
+    };
+    let (epoch, number) = (place.epoch.0, place.number);
+    Ok((written, Seen { tablet, stream: stream.0, epoch, number }))
 }
 
-pub fn found(answer: Answer) -> Result<Option<msg::Record>> {
+/// What a read has found, and seen.
+pub fn found(answer: Answer) -> Result<(Option<msg::Record>, Token)> {
     match answer {
-        Answer::Value { found, .. } => {
-            Ok(found.map(|(version, value)| msg::Record { version, value: value.to_vec() }))
+        Answer::Value { found, seen } => {
+            let record = |(version, value): (u64, crate::ids::Value)| msg::Record {
+                version,
+                value: value.to_vec(),
+            };
+            Ok((found.map(record), seen))
         }
+        Answer::Branched => Err(Error::fenced(
+            "what this session has seen was lost with a region's log: begin another session",
+        )),
         other => Err(Error::bug(format!("a read was answered {other:?}"))),
     }
 }
 
 /// A home that does not show the version which was asked for does not have it.
-pub fn check_level(found: Option<msg::Record>, level: msg::Level) -> Result<Option<msg::Record>> {
-    match (&found, level) {
+pub fn check_level(
+    found: (Option<msg::Record>, Token),
+    level: msg::Level,
+) -> Result<(Option<msg::Record>, Token)> {
+    match (&found.0, level) {
         (Some(record), msg::Level::Critical { version }) if record.version < version => {
             Err(Error::invalid(format!(
                 "version {version} was asked for, and the record's home has version {}: ask for what \
@@ -42,20 +58,29 @@ pub fn check_level(found: Option<msg::Record>, level: msg::Level) -> Result<Opti
     }
 }
 
-/// Those from the first on that there is room for.
-pub fn bounded(
-    found: impl Iterator<Item = Result<Option<msg::Record>>>,
-) -> Result<Vec<Option<msg::Record>>> {
-    let (mut fits, mut bytes) = (Vec::new(), 0);
-    for record in found {
-        let record = record?;
-        bytes += record.as_ref().map_or(0, |record| record.value.len());
-        if bytes > ANSWER_BYTES_MAX && !fits.is_empty() {
-            break;
-        }
-        fits.push(record);
+/// Whether there is room for one record more in an answer that has so many bytes, which it adds.
+pub fn fits(bytes: &mut usize, record: Option<&msg::Record>) -> bool {
+    *bytes += record.map_or(0, |record| record.value.len());
+    *bytes <= ANSWER_BYTES_MAX
+}
+
+/// What a client has seen of one tablet.
+pub fn token_of(seen: &[Seen], tablet: u16) -> Token {
+    let mut token = Token::default();
+    for seen in seen.iter().filter(|seen| seen.tablet == tablet) {
+        token.see(StreamId(seen.stream), Place::new(Epoch(seen.epoch), seen.number));
     }
-    Ok(fits)
+    token
+}
+
+pub fn check_seen(seen: &[Seen]) -> Result<()> {
+    match seen.len() <= SEEN_MAX {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "a session of {} places: let some go, down to {SEEN_MAX}",
+            seen.len()
+        ))),
+    }
 }
 
 fn check_key(key: &[u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::HoldMutex;
 use holdfast_env::net::Parts;
-use holdfast_server::{Request, Within, answer};
+use holdfast_server::{Request, Told as Line, Within, answer};
 use holdfast_wire::table::{Adopt, Make, Prepare, Prepared, TableInfo, Tell, Told};
 use holdfast_wire::{OP_TABLE_ADOPT, OP_TABLE_PREPARE};
 use std::collections::BTreeMap;
@@ -25,6 +25,10 @@ pub(super) fn allows(meta: &[u8], within: &Within) -> Result<()> {
     let by = u8::decode(&mut Reader::new(meta))
         .map_err(|e| Error::invalid(format!("hear a region: {e}: use matching builds")))?;
     within.rules.check_region(by).map_err(|e| e.context(format_args!("hear region {by}")))
+}
+
+pub(super) fn adopt_told(meta: &[u8]) -> Line {
+    Some(("table make", Adopt::from_bytes(meta).ok()?.table))
 }
 
 impl TableFace {
@@ -171,19 +175,12 @@ impl TableFace {
     /// Makes a table in all regions, or goes on with it: where it is made everywhere, nothing changes.
     pub(super) fn make_everywhere(&self, make: &Make, name: &TableName) -> Result<TableInfo> {
         let mut found = self.look_everywhere(make)?;
-        let made = |tablet: usize| -> Option<Result<Made>> {
-            let mut has = found.values().filter_map(|told| told.as_ref().ok());
-            let bytes =
-                has.find_map(|all| Some(&all.get(tablet)?.made).filter(|m| !m.is_empty()))?;
-            let made = Made::from_bytes(bytes);
-            Some(made.map_err(|e| Error::invalid(format!("{e}: use matching builds"))))
-        };
-        let is_made: Vec<Option<Made>> =
-            (0..usize::from(make.tablets)).map(|t| made(t).transpose()).collect::<Result<_>>()?;
-        for made in is_made.iter().flatten() {
+        let is_made: Vec<Option<(RegionId, Made)>> =
+            (0..make.tablets).map(|tablet| made_in(&found, tablet)).collect::<Result<_>>()?;
+        for (region, made) in is_made.iter().flatten() {
             let others = made.form.regions().ne(self.regions.all());
             if others || made.form.mode != make.mode || made.tablets != make.tablets {
-                return Err(super::made_otherwise(made));
+                return Err(super::made_otherwise(made).context(format_args!("look in {region}")));
             }
         }
         let whole = is_made.iter().all(Option::is_some);
@@ -193,7 +190,7 @@ impl TableFace {
         self.number_logs(make, &mut found)?;
         let forms: Vec<Made> = (0..make.tablets)
             .map(|tablet| match &is_made[usize::from(tablet)] {
-                Some(made) => made.clone(),
+                Some((_, made)) => made.clone(),
                 None => self.new_form(make, tablet, &found),
             })
             .collect();
@@ -303,6 +300,22 @@ impl TableFace {
         let request = (OP_TABLE_ADOPT, adopt.to_bytes());
         self.node.wait_for(|done| self.regions.ask(region, request, done)).map(drop)
     }
+}
+
+/// What a tablet was made as, and in which region, if any has it.
+fn made_in(
+    found: &BTreeMap<RegionId, Result<Vec<Prepared>>>,
+    tablet: u16,
+) -> Result<Option<(RegionId, Made)>> {
+    for (region, told) in found.iter().filter_map(|(r, told)| Some((r, told.as_ref().ok()?))) {
+        let made = told.get(usize::from(tablet)).map(|found| &found.made[..]);
+        if let Some(bytes) = made.filter(|made| !made.is_empty()) {
+            let made = Made::from_bytes(bytes)
+                .map_err(|e| Error::invalid(format!("{region}: {e}: use matching builds")))?;
+            return Ok(Some((*region, made)));
+        }
+    }
+    Ok(None)
 }
 
 /// The logs of each region that a tablet counts, or will, in any of its streams.

@@ -9,7 +9,6 @@ use crate::message::{Answer, Asker, Expect, Level, Message, Op, Request};
 use crate::record::Record;
 use crate::sessions::{Known, Outcome};
 use crate::tablet::{Covers, Mode, Showed};
-use crate::token::Token;
 use holdfast_env::trial::Knob;
 use holdfast_env::{planted, sometimes};
 
@@ -352,12 +351,7 @@ impl Region {
     fn value(&self, key: &[u8]) -> Answer {
         let record = self.tablet.record(key);
         let found = record.and_then(|r| Some((r.version, r.value.clone()?)));
-        let seen = match record {
-            Some(record) => Token::of(record.stream, record.place),
-            // Which entry made it absent is not known any more: all that shows has.
-            None => self.tablet.seen(),
-        };
-        Answer::Value { found, seen }
+        Answer::Value { found, seen: self.tablet.seen_by(key) }
     }
 
     fn read_here(&mut self, ticket: u64) {

@@ -53,7 +53,8 @@ pub(super) struct Giving {
 impl Region {
     /// Says what can go from memory, if it is enough.
     pub(super) fn settle_entries(&mut self) {
-        if self.settling || self.heard.is_empty() || self.tablet.takes_image() {
+        let takes = self.taking.is_some() || self.tablet.takes_image();
+        if self.settling || self.heard.is_empty() || takes {
             return;
         }
         let mut is_worth = false;
@@ -196,13 +197,24 @@ impl Region {
         }
     }
 
+    /// An image that nobody goes on with is not waited for: another region may have sent what it lacked
+    /// meanwhile. It is dropped by an entry, as all do who fold the topic.
+    fn leave_image(&mut self) {
+        self.left_ticks = if self.tablet.takes_image() { self.left_ticks + 1 } else { 0 };
+        if self.left_ticks > PATIENCE * self.settings.resend_ticks && !self.settling {
+            self.left_ticks = 0;
+            self.settling = true;
+            self.append(&Entry::Settled(Vec::new()));
+        }
+    }
+
     pub(super) fn tick_images(&mut self) {
         let resend = self.settings.resend_ticks;
         self.giving.retain(|_, giving| {
             giving.ticks += 1;
             giving.ticks <= PATIENCE * resend
         });
-        let Some(taking) = &mut self.taking else { return };
+        let Some(taking) = &mut self.taking else { return self.leave_image() };
         taking.ticks += 1;
         if taking.ticks > PATIENCE / 2 * resend {
             // Whoever sent it is gone, or does not remember it: another one begins.

@@ -60,12 +60,16 @@ struct Shared {
     thread: OnceLock<ThreadId>,
 }
 
+/// Says the token that a connection begins with: asked for each, so that one that is given another token needs
+/// no restart. On the thread that asks peers.
+pub type TokenSource = Arc<dyn Fn() -> Result<Token> + Send + Sync>;
+
 /// Who asks.
 enum Identity {
     /// A node of the cluster that is asked.
     Node { secrets: Secrets, credentials: Option<Arc<dyn Credentials>> },
     /// A client of another cluster, whose nodes are believed by its authority.
-    Client { token: Token, tls: Option<TlsClient> },
+    Client { token: TokenSource, tls: Option<TlsClient> },
 }
 
 /// An address and what its callers have under way.
@@ -138,7 +142,7 @@ impl TcpPeers {
     pub fn with_token(
         clock: Arc<dyn Clock>,
         meter: Option<Arc<Meter>>,
-        token: Token,
+        token: TokenSource,
         tls: Option<TlsClient>,
     ) -> Result<TcpPeers> {
         TcpPeers::known_as(clock, meter, Identity::Client { token, tls })

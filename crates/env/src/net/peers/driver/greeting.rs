@@ -29,9 +29,9 @@ impl Reactor {
                 self.begin_greeting(number, link, handshake)
             }
             Identity::Client { tls: Some(tls), .. } => self.begin_tls(number, link, tls),
-            Identity::Client { token, tls: None } => {
-                self.begin_greeting(number, link, Handshake::with_token(token, &RealRng))
-            }
+            Identity::Client { token, tls: None } => token().and_then(|token| {
+                self.begin_greeting(number, link, Handshake::with_token(&token, &RealRng))
+            }),
         };
         if let Err(e) = begun {
             self.broken(number, &e);
@@ -88,7 +88,7 @@ impl Reactor {
         match &shared.identity {
             Identity::Node { .. } => self.is_connected(number, link, named),
             Identity::Client { token, .. } => {
-                self.begin_greeting(number, link, Handshake::with_token(token, &RealRng))?;
+                self.begin_greeting(number, link, Handshake::with_token(&token()?, &RealRng))?;
             }
         }
         Ok(())
