@@ -6,7 +6,7 @@ use holdfast_base::stream::{collect, read_all};
 use holdfast_env::trial::Trial;
 use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Entry, Settled, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
-use holdfast_table::message::{Answer, Level, Message, Op, Position, Request};
+use holdfast_table::message::{Answer, Expect, Level, Message, Op, Position, Request};
 use holdfast_table::region::{Effect, Region, Settings};
 use holdfast_table::stream::Accepted;
 use holdfast_table::tablet::image::{Cursor, ImageId, Item, Part};
@@ -192,6 +192,52 @@ fn parts_of_two_images_make_none() {
         assert_eq!(apply(&mut to, &Entry::Image(part)), Accepted::Yes);
     }
     assert_eq!(to.stream(HOME).tail().number, 9);
+}
+
+/// A home showed less of its own stream than the image that it took, for want of another stream: what it
+/// had decided on lay over the records for ever, and its requests waited behind it.
+#[test]
+fn a_home_decides_on_what_an_image_shows() {
+    // Its own first entry follows on a version of another stream, which only the sender has.
+    let other = StreamId(1);
+    let change = |version: u64, home: StreamId| Change {
+        key: b"moved".to_vec(),
+        version,
+        after: version - 1,
+        home,
+        origin: RegionId(2),
+        kind: ChangeKind::Put([1].into()),
+    };
+    let own = StreamId(2);
+    let at = |stream: StreamId, version| {
+        let place = Place::new(stream.first_epoch(), 1);
+        let body = Body::Change(change(version, own));
+        StreamEntry { place, before: Epoch::default(), asked: None, body }
+    };
+    let follow = |stream: StreamId, entry| {
+        let (under, before) = (stream.first_epoch(), Place::default());
+        Entry::Followed { stream, under, before, entries: vec![entry] }
+    };
+    let mut from = tablet(1, 1, 0);
+    apply(&mut from, &Entry::Decided { stream: other, entry: at(other, 1) });
+    apply(&mut from, &follow(own, at(own, 2)));
+    assert_eq!(from.record(b"moved").map(|record| record.version), Some(2));
+    let mut to = tablet(2, 1, 0);
+    apply(&mut to, &Entry::Decided { stream: own, entry: at(own, 2) });
+    assert_eq!(to.record(b"moved"), None, "it waits for the other stream");
+    let mut region = Region::start(to, LogId(1), 1, Settings::default());
+    for part in parts(&from, 1, 1 << 20) {
+        let entry = Entry::Image(part).to_bytes();
+        assert_eq!(region.appended(region.tablet().applied() + 1, &entry), Ok(Accepted::Yes));
+    }
+    let asked = Asked { session: 9, sequence: 1, below: 1 };
+    let (value, expect) = (Some(vec![3]), Expect::Version(2));
+    let op = Op::Write { asked, value, expect };
+    region.ask(7, Request { key: b"moved".to_vec(), op });
+    let done = effects(&mut region)
+        .into_iter()
+        .any(|effect| matches!(effect, Effect::Answer { client: 7, answer: Answer::Done { .. } }));
+    assert!(done && region.tablet().record(b"moved").unwrap().version == 3);
 }
 
 /// An image that broke off, and that nobody needs any more, would keep its memory for ever, and its

@@ -173,6 +173,9 @@ impl Region {
 
     /// A part is in the topic.
     pub(super) fn image_applied(&mut self, part: &Part, accepted: Accepted) {
+        if part.is_last && accepted == Accepted::Yes {
+            self.goes_on_from_image();
+        }
         let Some(taking) = &mut self.taking else { return };
         if taking.image != Some(part.image) || part.number < taking.next {
             return;
@@ -184,6 +187,18 @@ impl Region {
         taking.next = part.number + 1;
         taking.ticks = 0;
         self.ask_for_parts();
+    }
+
+    /// What shows by an image showed entry by entry to nobody: what lay over it goes, and who waits for what
+    /// is kept by it is answered. A stream that is led here stayed as it was, so it has these entries.
+    fn goes_on_from_image(&mut self) {
+        let ids: Vec<StreamId> = self.tablet.form().streams().collect();
+        for id in ids {
+            self.image_has_shown(id, self.tablet.shown(id).place.number);
+            if self.mode() == Mode::Strong {
+                self.is_kept(id, self.tablet.stream(id).forgotten_to().number);
+            }
+        }
     }
 
     fn ask_for_parts(&mut self) {

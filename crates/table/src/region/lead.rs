@@ -291,6 +291,14 @@ impl Region {
         }
     }
 
+    /// Of a stream that is led here everything shows up to there.
+    pub(super) fn image_has_shown(&mut self, id: StreamId, number: u64) {
+        if let Some(lead) = self.leads.get_mut(&id) {
+            lead.coming.retain(|_, coming| coming.place.number > number);
+            lead.asked.retain(|_, at| *at > number);
+        }
+    }
+
     /// A strong read waits for a mark that is appended from here on: one serves all that wait.
     pub(super) fn mark_for(&mut self, id: StreamId, region: RegionId, ticket: u64) {
         let Some(lead) = self.leads.get_mut(&id) else { return };
