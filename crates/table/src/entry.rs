@@ -2,6 +2,7 @@
 //! docs/formats/table.md describes them byte by byte.
 
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId, Value};
+use crate::tablet::image::Part;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::codec_struct;
 
@@ -22,6 +23,21 @@ pub enum Entry {
     Promised { stream: StreamId, epoch: Epoch },
     /// This region still leads this epoch, as of here.
     Checked { stream: StreamId, epoch: Epoch },
+    /// What of the streams nobody will ask for any more, as this region knows it: their entries go
+    /// from memory.
+    Settled(Vec<Settled>),
+    /// A part of another region's tablet, for a log that began anew.
+    Image(Part),
+}
+
+/// How far a stream has come to everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub stream: StreamId,
+    /// Up to there this region shows it.
+    pub shown: u64,
+    /// Up to there every region does, by a log that counts.
+    pub by_all: u64,
 }
 
 /// One entry of a home's stream.
@@ -101,6 +117,31 @@ pub enum Refusal {
 
 codec_struct!(StreamEntry { place, before, asked, body });
 codec_struct!(Asked { session, sequence, below });
+codec_struct!(Settled { stream, shown, by_all });
+
+impl StreamEntry {
+    /// How many bytes it has, encoded.
+    pub fn encoded_bytes(&self) -> u64 {
+        // Its place, the epoch before and two tags.
+        let fixed = 16 + 8 + 1 + 1;
+        let asked = if self.asked.is_some() { 24 } else { 0 };
+        let body = match &self.body {
+            Body::Open => 0,
+            Body::Change(change) => {
+                let value = match &change.kind {
+                    ChangeKind::Put(value) => 4 + value.len(),
+                    ChangeKind::Delete | ChangeKind::Move | ChangeKind::Forget => 0,
+                };
+                4 + change.key.len() + 8 + 8 + 1 + 1 + 1 + value
+            }
+            Body::Refused(Refusal::Found(_)) => 1 + 8,
+            Body::Refused(Refusal::Absent) => 1,
+            Body::Mark(tickets) => 4 + 9 * tickets.len(),
+            Body::Admit { .. } | Body::Count { .. } => 1 + 8,
+        };
+        (fixed + asked + body) as u64
+    }
+}
 
 impl Encode for Entry {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -132,6 +173,15 @@ impl Encode for Entry {
                 stream.encode(out);
                 epoch.encode(out);
             }
+            // 6 makes the tablet: see [`crate::view`].
+            Entry::Settled(settled) => {
+                7u8.encode(out);
+                settled.encode(out);
+            }
+            Entry::Image(part) => {
+                9u8.encode(out);
+                part.encode(out);
+            }
         }
     }
 }
@@ -159,6 +209,8 @@ impl Decode for Entry {
             5 => {
                 Entry::Checked { stream: StreamId::decode(reader)?, epoch: Epoch::decode(reader)? }
             }
+            7 => Entry::Settled(Vec::decode(reader)?),
+            9 => Entry::Image(Part::decode(reader)?),
             _ => return Err(DecodeError::BadValue("entry")),
         })
     }

@@ -5,6 +5,7 @@ mod bytes;
 use crate::entry::{Asked, StreamEntry};
 use crate::ids::{Epoch, Key, Place, RegionId, StreamId, Value};
 use crate::sessions::Outcome;
+use crate::tablet::image::{ImageId, Part};
 use crate::token::Token;
 
 /// What a client asks of one record.
@@ -110,4 +111,10 @@ pub enum Message {
     Fetch { stream: StreamId, epoch: Epoch, ends: Vec<Place> },
     /// The entries behind the last place in common.
     Fetched { stream: StreamId, epoch: Epoch, before: Place, entries: Vec<StreamEntry> },
+    /// What the receiver lacks of the stream is not in memory any more, up to this place.
+    Forgotten { stream: StreamId, up_to: Place },
+    /// Send this part of the image; none: a new image, from its first part on.
+    ImageAsked { image: Option<ImageId>, part: u64 },
+    /// A part of an image of the sender's tablet.
+    ImagePart(Part),
 }

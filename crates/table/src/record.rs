@@ -10,7 +10,7 @@ pub const RUN_TO_MOVE: u64 = 3;
 /// Each move among so many last versions doubles the run that the next one takes.
 const VERSIONS_REMEMBERED: u64 = 100;
 /// More doublings than that would outlast what is remembered.
-const MOVES_REMEMBERED: usize = 6;
+pub(crate) const MOVES_REMEMBERED: usize = 6;
 
 /// A record of one tablet, as of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,9 @@
 
 mod ask;
 mod follow;
+mod image;
 mod lead;
+mod sound;
 mod takeover;
 
 use crate::entry::{Body, Entry};
@@ -16,6 +18,7 @@ use ask::{Parked, Pending};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
 use holdfast_env::planted;
+use image::{Giving, Taking};
 use lead::Lead;
 use std::collections::{BTreeMap, BTreeSet};
 use takeover::Claim;
@@ -41,7 +44,7 @@ pub struct Settings {
     pub wait_ticks: u32,
     /// A region whose stream another one leads is well for so long before it takes it back.
     pub return_ticks: u32,
-    /// Entries of one stream that are on their way to one region.
+    /// Entries of one stream that are on their way to one region; of bytes there is a limit, too.
     pub window: usize,
 }
 
@@ -121,8 +124,21 @@ pub struct Region {
     reading_sessions: BTreeSet<u64>,
     /// Requests that wait until something shows here.
     parked: Vec<Parked>,
+    parked_bytes: u64,
+    /// What all regions show is on its way into the topic.
+    settling: bool,
+    /// The image that this region's log is sent.
+    taking: Option<Taking>,
+    /// For how long there is one in the topic that nobody goes on with.
+    left_ticks: u32,
+    /// Images that other regions' logs are sent, and how many were begun since the start.
+    giving: BTreeMap<RegionId, Giving>,
+    images: u64,
     up_ticks: u32,
 }
+
+/// Where in a ticket, or in an image's number, the region's start is.
+const START_SHIFT: u32 = 32;
 
 impl Region {
     /// A region that starts over what its topic has made of the tablet. `start` is higher than that of
@@ -153,6 +169,12 @@ impl Region {
             writing: BTreeMap::new(),
             reading_sessions: BTreeSet::new(),
             parked: Vec::new(),
+            parked_bytes: 0,
+            settling: false,
+            taking: None,
+            left_ticks: 0,
+            giving: BTreeMap::new(),
+            images: 0,
             up_ticks: 0,
         };
         match region.tablet.log() == log {
@@ -205,12 +227,14 @@ impl Region {
         self.settle();
     }
 
-    /// A message of another region, from its log.
+    /// A message of another region, from its log. One that no region sends that is right changes
+    /// nothing: whatever it names.
     pub fn arrived(&mut self, from: RegionId, log: LogId, message: Message) {
+        let is_sound = self.is_sound(from, &message);
         let Some(heard) = self.heard.get_mut(&from) else { return };
         heard.ticks_ago = 0;
         heard.log = heard.log.max(log);
-        if !self.is_ready() {
+        if !self.is_ready() || !is_sound {
             return;
         }
         self.take(from, log, message);
@@ -239,6 +263,8 @@ impl Region {
             self.stop_leading(stream);
         }
         self.on_the_way.clear();
+        self.settling = false;
+        self.taking = None;
     }
 
     /// Time passes.
@@ -255,6 +281,8 @@ impl Region {
         self.tick_leads();
         self.tick_claims();
         self.tick_requests();
+        self.tick_images();
+        self.settle_entries();
         self.settle();
     }
 
@@ -271,6 +299,8 @@ impl Region {
             Entry::Checked { stream, epoch } => {
                 self.checked(stream, epoch, accepted == Accepted::Yes);
             }
+            Entry::Settled(_) => self.settling = false,
+            Entry::Image(part) => self.image_applied(&part, accepted),
         }
     }
 

@@ -33,6 +33,24 @@ pub struct Remembered {
 }
 codec_struct!(Remembered { outcome, stream, place });
 
+/// A session as an image of its tablet has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionImage {
+    pub id: u64,
+    /// The lowest sequence that is remembered.
+    pub below: u64,
+    pub results: Vec<SessionResult>,
+}
+
+/// What one of its requests came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionResult {
+    pub sequence: u64,
+    pub result: Remembered,
+}
+codec_struct!(SessionImage { id, below, results });
+codec_struct!(SessionResult { sequence, result });
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Session {
     below: u64,
@@ -109,6 +127,30 @@ impl Sessions {
         {
             self.open.remove(&oldest);
         }
+    }
+
+    /// The session whose last result came next behind this turn, and its turn; turns are from 1.
+    pub(crate) fn behind(&self, turn: u64) -> Option<(u64, SessionImage)> {
+        let (turn, id) = self.turns.range(turn + 1..).next()?;
+        let session = self.open.get(id)?;
+        let results = session.results.iter();
+        let result = |(sequence, result): (&u64, &Remembered)| SessionResult {
+            sequence: *sequence,
+            result: *result,
+        };
+        let results = results.map(result).collect();
+        Some((*turn, SessionImage { id: *id, below: session.below, results }))
+    }
+
+    /// The inverse: one more behind those before.
+    pub(crate) fn add(&mut self, image: SessionImage) {
+        self.turn += 1;
+        let results = image.results.iter().map(|result| (result.sequence, result.result));
+        let session = Session { below: image.below, turn: self.turn, results: results.collect() };
+        if let Some(before) = self.open.insert(image.id, session) {
+            self.turns.remove(&before.turn);
+        }
+        self.turns.insert(self.turn, image.id);
     }
 
     /// Clients whose last results are remembered.

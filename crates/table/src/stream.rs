@@ -17,6 +17,25 @@ pub struct Member {
 }
 codec_struct!(Member { region, log, counts });
 
+/// The members of a stream from a number on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    pub from: u64,
+    pub members: Vec<Member>,
+}
+codec_struct!(Members { from, members });
+
+/// Of a stream what is not entries in memory, as an image of its tablet has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamImage {
+    pub id: StreamId,
+    pub forgotten: Vec<Place>,
+    pub promised: Epoch,
+    /// As of the stream's end.
+    pub members: Vec<Members>,
+}
+codec_struct!(StreamImage { id, forgotten, promised, members });
+
 /// What became of entries that somebody sent, or of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
@@ -35,6 +54,9 @@ pub struct Stream {
     forgotten: Vec<Place>,
     /// The entries behind those.
     entries: Vec<StreamEntry>,
+    /// Bytes of the entries in memory up to each of them: how many lie between two places is known
+    /// without walking there.
+    reached: Vec<u64>,
     promised: Epoch,
     /// The epoch that this log has opened and nobody has ended.
     leading: Option<Epoch>,
@@ -54,6 +76,7 @@ impl Stream {
             id,
             forgotten: Vec::new(),
             entries: Vec::new(),
+            reached: Vec::new(),
             promised: first,
             leading: None,
             matched: Place::new(first, 0),
@@ -72,7 +95,7 @@ impl Stream {
     }
 
     /// The last entry that is held and not in memory any more.
-    fn forgotten_to(&self) -> Place {
+    pub fn forgotten_to(&self) -> Place {
         self.forgotten.last().copied().unwrap_or_default()
     }
 
@@ -105,9 +128,36 @@ impl Stream {
     /// The entries behind `number`, in order, up to `count` of them; none in front of those that are
     /// forgotten.
     pub fn behind(&self, number: u64, count: usize) -> &[StreamEntry] {
-        let from = number.saturating_sub(self.forgotten_to().number) as usize;
-        let from = from.min(self.entries.len());
+        let from = self.position(number);
         &self.entries[from..self.entries.len().min(from.saturating_add(count))]
+    }
+
+    /// As [`Stream::behind`], and together not more than so many bytes; but one at least, however
+    /// large.
+    pub fn behind_within(&self, number: u64, count: usize, bytes: u64) -> &[StreamEntry] {
+        let entries = self.behind(number, count);
+        let limit = self.reached_at(number).saturating_add(bytes);
+        let from = self.position(number);
+        let fit = self.reached[from..from + entries.len()].partition_point(|end| *end <= limit);
+        &entries[..fit.max(1).min(entries.len())]
+    }
+
+    /// Bytes of the entries in memory behind `from`, up to `to`.
+    pub fn bytes_between(&self, from: u64, to: u64) -> u64 {
+        self.reached_at(to).saturating_sub(self.reached_at(from))
+    }
+
+    fn reached_at(&self, number: u64) -> u64 {
+        match self.position(number) {
+            0 => 0,
+            position => self.reached[position - 1],
+        }
+    }
+
+    /// How many of the entries in memory are up to this number.
+    fn position(&self, number: u64) -> usize {
+        let count = number.saturating_sub(self.forgotten_to().number);
+        usize::try_from(count).unwrap_or(usize::MAX).min(self.entries.len())
     }
 
     /// The epoch of the entry there; 0 in front of the first.
@@ -122,14 +172,14 @@ impl Stream {
         }
     }
 
-    /// Lets the entries up to `number` go from memory: their places stay known. They are those that
-    /// everybody holds, and that nobody will ask for.
-    pub(crate) fn forget(&mut self, number: u64) {
-        let count = number.saturating_sub(self.forgotten_to().number) as usize;
-        let count = count.min(self.entries.len());
+    /// Lets the entries up to `number` go from memory, if that frees at least half of them: their
+    /// places stay known. They are those that everybody shows, and that nobody will ask for. Whether
+    /// it did is for all the same who hold the same entries.
+    pub(crate) fn forget(&mut self, number: u64) -> bool {
+        let count = self.position(number);
         // Moving those that stay costs what it frees.
-        if count == 0 || count < self.entries.len() / 2 {
-            return;
+        if !self.is_worth_forgetting(number) {
+            return false;
         }
         for entry in self.entries.drain(..count) {
             match self.forgotten.last_mut().filter(|end| end.epoch == entry.place.epoch) {
@@ -137,6 +187,16 @@ impl Stream {
                 None => self.forgotten.push(entry.place),
             }
         }
+        let gone = self.reached[count - 1];
+        self.reached.drain(..count);
+        self.reached.iter_mut().for_each(|reached| *reached -= gone);
+        true
+    }
+
+    /// Whether [`Stream::forget`] would.
+    pub(crate) fn is_worth_forgetting(&self, number: u64) -> bool {
+        let count = self.position(number);
+        count > 0 && count >= self.entries.len() / 2
     }
 
     /// Whether this very entry is held, and with it all before it: an epoch has one leader, who
@@ -173,10 +233,13 @@ impl Stream {
     /// The last place that this stream and one with those ends of epochs have in common.
     pub fn common(&self, ends: &[Place]) -> Place {
         let mine = self.epochs();
-        let same = |end: &&Place| mine.iter().any(|m| m.epoch == end.epoch);
-        let Some(end) = ends.iter().rev().find(same) else { return Place::default() };
-        let ours = mine.iter().find(|m| m.epoch == end.epoch).map_or(0, |m| m.number);
-        Place::new(end.epoch, end.number.min(ours))
+        let ours = |end: &Place| {
+            let at = mine.binary_search_by_key(&end.epoch, |m| m.epoch).ok()?;
+            Some(Place::new(end.epoch, end.number.min(mine[at].number)))
+        };
+        // Who names an epoch with a number in front of it has none of it: it does not tell the truth.
+        let last = ends.iter().rev().find_map(ours);
+        last.filter(|place| self.holds(*place)).unwrap_or_default()
     }
 
     /// The logs that are counted, or will be.
@@ -232,10 +295,15 @@ impl Stream {
         if under < self.promised && !planted!("table.old-epoch-accepted") {
             return (Accepted::Fenced, None);
         }
-        if !self.holds(before) || !follows(before, &entries) {
+        if !self.holds(before) || !follows(before, &entries, under) {
             return (Accepted::Gap, None);
         }
         let through = before.number + entries.len() as u64;
+        // What everybody shows is the same for ever: who says otherwise says nothing.
+        let other = entries.iter().find(|entry| !self.holds(entry.place));
+        if other.is_some_and(|entry| entry.place.number <= self.forgotten_to().number) {
+            return (Accepted::Gap, None);
+        }
         if under > self.promised {
             self.promise(under);
         }
@@ -295,6 +363,11 @@ impl Stream {
         further
     }
 
+    /// Up to there it is kept, as an entry of the topic says.
+    pub(crate) fn keep_through(&mut self, number: u64) {
+        self.kept = self.kept.max(number.min(self.tail().number));
+    }
+
     /// How far a majority holds what the leader of `under` has, by what the others have said, with an entry of that
     /// epoch: none before that counts, since a later takeover may find another one in its place.
     pub fn majority_holds(&self, mut acked: impl FnMut(&Member) -> Option<u64>) -> Option<u64> {
@@ -330,7 +403,7 @@ impl Stream {
             if entry.place.number != stream.tail().number + 1 {
                 return Err(Error::corrupt("restore a tablet: a stream has a gap"));
             }
-            stream.entries.push(entry);
+            stream.hold(entry);
         }
         stream.promised = source.get()?;
         stream.leading = source.get()?;
@@ -342,6 +415,52 @@ impl Stream {
             stream.members.push((source.get()?, source.get()?));
         }
         Ok(stream)
+    }
+
+    /// What an image says of it, beside its entries.
+    pub(crate) fn image(&self) -> StreamImage {
+        let members = |(from, members): &(u64, Vec<Member>)| Members {
+            from: *from,
+            members: members.clone(),
+        };
+        StreamImage {
+            id: self.id,
+            forgotten: self.forgotten.clone(),
+            promised: self.promised,
+            members: self.members.iter().map(members).collect(),
+        }
+    }
+
+    /// The inverse: a stream that nobody leads here, and that matches nobody's, of which nothing is
+    /// in memory yet.
+    pub(crate) fn become_image(&mut self, image: StreamImage, shown: u64) {
+        let members = |of: Members| (of.from, of.members);
+        *self = Stream {
+            forgotten: image.forgotten,
+            promised: image.promised,
+            matched: Place::default(),
+            kept: shown,
+            members: image.members.into_iter().map(members).collect(),
+            ..Stream::new(image.id, &[])
+        };
+    }
+
+    /// The next entry of an image: false if it is another one.
+    pub(crate) fn add_to_image(&mut self, entry: StreamEntry) -> bool {
+        let follows = follows(self.tail(), std::slice::from_ref(&entry), self.promised);
+        if follows {
+            self.hold(entry);
+        }
+        follows
+    }
+
+    /// The stream of an image in place of this one, whose promise is not taken back.
+    pub(crate) fn replace(&mut self, image: Stream) {
+        let promised = self.promised.max(image.promised);
+        *self = image;
+        if !planted!("table.image-takes-promise-back") {
+            self.promised = promised;
+        }
     }
 
     fn push(&mut self, entry: StreamEntry) {
@@ -359,24 +478,32 @@ impl Stream {
             }
             self.members.push((number, members));
         }
+        self.hold(entry);
+    }
+
+    fn hold(&mut self, entry: StreamEntry) {
+        let reached = self.reached.last().copied().unwrap_or(0) + entry.encoded_bytes();
+        self.reached.push(reached);
         self.entries.push(entry);
     }
 
     fn cut(&mut self, from: u64) {
         let forgotten = self.forgotten_to().number;
         assert!(from > forgotten, "entry {from} is cut off, of which everybody held {forgotten}");
-        self.entries.truncate((from - 1 - forgotten) as usize);
+        let left = (from - 1 - forgotten) as usize;
+        self.entries.truncate(left);
+        self.reached.truncate(left);
         self.members.retain(|(number, _)| *number < from);
     }
 }
 
-/// Whether these are numbered one after another behind `before`.
-fn follows(before: Place, entries: &[StreamEntry]) -> bool {
+/// Whether these are numbered one after another behind `before`, none of an epoch behind `under`.
+pub(crate) fn follows(before: Place, entries: &[StreamEntry], under: Epoch) -> bool {
     let mut last = before;
     entries.iter().all(|entry| {
-        let next = entry.place.number == last.number + 1
+        let next = Some(entry.place.number) == last.number.checked_add(1)
             && entry.before == last.epoch
-            && entry.place.epoch >= last.epoch;
+            && (last.epoch..=under).contains(&entry.place.epoch);
         last = entry.place;
         next
     })

@@ -2,7 +2,9 @@
 //! `apply` is deterministic and total: the same entries give the same held streams everywhere. What
 //! is known to be kept is told by [`Tablet::keep`], and shows more of what is held, no other thing.
 
-use crate::entry::{Body, Change, Entry, StreamEntry};
+pub mod image;
+
+use crate::entry::{Body, Change, Entry, Settled, StreamEntry};
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
 use crate::record::Record;
 use crate::sessions::Sessions;
@@ -14,6 +16,7 @@ use holdfast_base::random::mix;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::{planted, sometimes};
+use image::Taking;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Records that a snapshot writes before it asks whether it is still wanted.
@@ -112,6 +115,8 @@ pub struct Tablet {
     sessions: Sessions,
     /// Streams whose next entry waits for another stream, and was counted as such.
     waits: BTreeSet<(StreamId, u64)>,
+    /// Another region's tablet that takes this one's place once it is whole.
+    taking: Option<Box<Taking>>,
 }
 
 impl Tablet {
@@ -131,6 +136,7 @@ impl Tablet {
             floor: 0,
             sessions: Sessions::default(),
             waits: BTreeSet::new(),
+            taking: None,
         }
     }
 
@@ -170,6 +176,17 @@ impl Tablet {
             out.put(record);
         }
         self.sessions.snapshot(out);
+        if self.has_others() {
+            out.put(&self.taking.is_some());
+            if let Some(taking) = &self.taking {
+                taking.snapshot(out, goes_on);
+            }
+        }
+    }
+
+    /// Whether there is another region: a tablet of one is sent no image, and nobody settles it.
+    fn has_others(&self) -> bool {
+        self.form.members.len() > 1
     }
 
     /// The inverse, for a tablet of this form.
@@ -193,6 +210,9 @@ impl Tablet {
             tablet.put_record(key, record);
         }
         tablet.sessions = Sessions::restore(source)?;
+        if tablet.has_others() && source.get::<bool>()? {
+            tablet.taking = Some(Box::new(Taking::restore(&tablet, source)?));
+        }
         Ok(tablet)
     }
 
@@ -230,6 +250,11 @@ impl Tablet {
                     false => Accepted::Fenced,
                 }
             }
+            Entry::Settled(settled) => {
+                self.settle(settled, showed);
+                Accepted::Yes
+            }
+            Entry::Image(part) => self.add_part(part.clone()),
         };
         self.show(showed);
         Ok(Applied { accepted, entry })
@@ -237,11 +262,38 @@ impl Tablet {
 
     fn take_log(&mut self, log: LogId) {
         self.log = log;
+        // Whoever sent it knows another log.
+        self.taking = None;
         let first = self.form.members.iter().find(|m| m.region == self.region).map(|m| m.log);
         for stream in self.streams.values_mut() {
             stream.resign();
             if first == Some(log) && stream.id() == StreamId::of(self.region) {
                 stream.lead_first();
+            }
+        }
+    }
+
+    /// What this region has shown when it wrote the entry is kept, so that it shows in everybody's fold
+    /// of the topic; and what of it all regions show goes from memory. Nobody asks for it again:
+    /// a log that counts has it, and a leader, or who takes a stream over, sends what lies behind the
+    /// last place in common; sessions, repetitions and tokens ask for places and results, which stay. A
+    /// log that begins anew may lack it, and is sent an image. What shows by this entry is a part of
+    /// what its region showed, whatever else is held, so all folds of the topic forget the same.
+    fn settle(&mut self, settled: &[Settled], showed: &mut Vec<Showed>) {
+        for Settled { stream, shown, .. } in settled {
+            if let Some(stream) = self.streams.get_mut(stream) {
+                stream.keep_through(*shown);
+            }
+        }
+        self.show(showed);
+        // An image may show less of a stream that stays: whoever goes on with one settles nothing.
+        if self.taking.take().is_some() {
+            sometimes!("an image was left off");
+        }
+        for Settled { stream: id, by_all, .. } in settled {
+            let Some(stream) = self.streams.get_mut(id) else { continue };
+            if stream.forget(self.shown[id].place.number.min(*by_all)) {
+                sometimes!("a stream forgot with several regions");
             }
         }
     }
@@ -356,7 +408,7 @@ impl Tablet {
 
     /// Lets go of entries that show, where no other region will ask for them.
     pub fn forget_entries(&mut self) {
-        if self.form.members.len() > 1 {
+        if self.has_others() {
             return;
         }
         for (id, stream) in &mut self.streams {

@@ -18,6 +18,8 @@ use std::sync::RwLock;
 /// numbers the log of one that is to be in several regions.
 const MADE: u8 = 6;
 const PREPARED: u8 = 8;
+/// The last kind that this build knows.
+const LAST: u8 = 9;
 /// Starts of a region are told apart by so many bits.
 const START_MASK: u64 = 0xffff_ffff;
 
@@ -222,7 +224,7 @@ impl View for TabletView {
         if let Some(version) = command.first().filter(|version| **version != VERSION) {
             return Applied::UnknownVersion(format!("version {version} of a tablet's entry"));
         }
-        if let Some(tag) = command.get(1).filter(|tag| **tag > PREPARED) {
+        if let Some(tag) = command.get(1).filter(|tag| **tag > LAST) {
             return Applied::UnknownVersion(format!("tag {tag} of a tablet's entry"));
         }
         let mut state = self.0.held_alone();
@@ -282,6 +284,12 @@ impl View for TabletView {
                 format!("home {} is promised to region {}", stream.0, epoch.leader().0)
             }
             Ok(Entry::Checked { stream, .. }) => format!("home {} is still led here", stream.0),
+            Ok(Entry::Settled(settled)) => {
+                format!("of {} homes it is known what all regions show", settled.len())
+            }
+            Ok(Entry::Image(part)) => {
+                format!("part {} of an image of region {}", part.number, part.image.region.0)
+            }
             Err(_) => format!("an entry of {} bytes", command.len()),
         }
     }

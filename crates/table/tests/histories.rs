@@ -8,14 +8,17 @@ use std::collections::BTreeMap;
 const SOMETIMES: &[&str] = &[
     "a home moved",
     "a log was erased",
+    "a new log began with an image",
     "a new log was admitted",
     "a record moved under a read",
     "a repetition got its first answer",
     "a repetition joined its first request",
+    "a stream forgot with several regions",
     "a suffix was dropped",
     "a tombstone was forgotten",
     "an asker's copy made a majority",
     "an entry waited for another stream",
+    "an image broke off and began anew",
     "an old log came back",
     "two takeovers met",
 ];

@@ -21,6 +21,7 @@ fn every_planted_bug_is_caught_within_200_histories() {
     let mut missed = Vec::new();
     for bug in [
         "table.erased-log-votes",
+        "table.forgotten-before-all-show",
         "table.moved-before-followed",
         "table.old-epoch-accepted",
         "table.promise-not-logged",

@@ -63,6 +63,26 @@ fn a_log_that_forgot_what_it_opened_is_not_promised_it_again() {
     assert!(!promised(&told(&mut region, LogId(2))));
 }
 
+/// Whoever is told of a promise counts on it after the promiser's start, too: so it is an entry first.
+#[test]
+fn a_promise_is_an_entry_before_anybody_hears_of_it() {
+    let mut region = region(Mode::Strong, &[]);
+    let stream = StreamId(1);
+    let epoch = Epoch::new(2, RegionId(1));
+    region.arrived(RegionId(1), LogId(1), Message::AskPromise { stream, epoch });
+    let first = region.effects();
+    assert!(
+        matches!(&first[..], [Effect::Append(_)]),
+        "nothing is said before it is durable: {first:?}"
+    );
+    assert_eq!(region.tablet().stream(stream).promised(), stream.first_epoch());
+    let Effect::Append(bytes) = &first[0] else { return };
+    region.appended(region.tablet().applied() + 1, bytes).unwrap();
+    let tail = Place::default();
+    let promised = Message::Promised { stream, epoch, tail };
+    assert!(region.effects().contains(&Effect::Send { to: RegionId(1), message: promised }));
+}
+
 fn decided(stream: u8, number: u64, change: (u64, u64, u8, ChangeKind)) -> StreamEntry {
     let epoch = StreamId(stream).first_epoch();
     let (version, after, home, kind) = change;

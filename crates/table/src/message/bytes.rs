@@ -242,6 +242,20 @@ impl Encode for Message {
                 before.encode(out);
                 entries.encode(out);
             }
+            Message::Forgotten { stream, up_to } => {
+                out.push(13);
+                stream.encode(out);
+                up_to.encode(out);
+            }
+            Message::ImageAsked { image, part } => {
+                out.push(14);
+                image.encode(out);
+                part.encode(out);
+            }
+            Message::ImagePart(part) => {
+                out.push(15);
+                part.encode(out);
+            }
         }
     }
 }
@@ -301,6 +315,9 @@ impl Decode for Message {
                 before: Decode::decode(r)?,
                 entries: Decode::decode(r)?,
             },
+            13 => Message::Forgotten { stream: Decode::decode(r)?, up_to: Decode::decode(r)? },
+            14 => Message::ImageAsked { image: Decode::decode(r)?, part: Decode::decode(r)? },
+            15 => Message::ImagePart(Decode::decode(r)?),
             _ => return Err(DecodeError::BadValue("message of a region")),
         })
     }

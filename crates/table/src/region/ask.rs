@@ -2,19 +2,23 @@
 //! decided where the record is at home; a read is served where it was asked, once enough shows.
 
 use super::lead::State;
-use super::{Effect, Region};
+use super::{Effect, Region, START_SHIFT};
 use crate::entry::{Asked, Body, Change, ChangeKind, Refusal};
 use crate::ids::{Key, Place, StreamId};
 use crate::message::{Answer, Asker, Expect, Level, Message, Op, Request};
 use crate::record::Record;
 use crate::sessions::{Known, Outcome};
 use crate::tablet::{Covers, Mode, Showed};
+use holdfast_env::trial::Knob;
 use holdfast_env::{planted, sometimes};
 
 /// Regions that a request may pass through.
 const HOPS_MAX: u8 = 8;
-/// Where the ticket's start is.
-const START_SHIFT: u32 = 32;
+/// Requests that wait here at once, and bytes of them: more are to ask again.
+static PARKED_MAX: Knob = Knob::new("table.parked", 1 << 16, &[2, 10]);
+static PARKED_BYTES_MAX: Knob = Knob::new("table.parked-bytes", 64 << 20, &[100, 1000]);
+/// Bytes of a stream that are decided and do not show, for want of other regions: nothing more is decided.
+static HIDDEN_BYTES_MAX: Knob = Knob::new("table.hidden-bytes", 256 << 20, &[300, 3000]);
 
 /// A request of one of this region's clients.
 #[derive(Debug)]
@@ -35,6 +39,18 @@ pub(super) struct Parked {
     /// Until this shows, or was cut off; none: until the next tick.
     until: Option<(StreamId, Place)>,
     ticks: u32,
+}
+
+impl Parked {
+    fn bytes(&self) -> u64 {
+        let value = match &self.request.op {
+            Op::Write { value, .. } => value.as_ref().map_or(0, Vec::len),
+            // Of a token each place.
+            Op::Read(Level::Session(token)) => token.places().count() * size_of::<Place>(),
+            Op::Read(_) => 0,
+        };
+        (size_of::<Parked>() + self.request.key.len() + value) as u64
+    }
 }
 
 impl Region {
@@ -146,23 +162,37 @@ impl Region {
     }
 
     fn park(&mut self, asker: Asker, request: Request, hops: u8, until: Option<(StreamId, Place)>) {
-        self.parked.push(Parked { asker, request, hops, until, ticks: 0 });
+        let parked = Parked { asker, request, hops, until, ticks: 0 };
+        let bytes = self.parked_bytes + parked.bytes();
+        let many = self.parked.len() >= PARKED_MAX.size() || bytes > PARKED_BYTES_MAX.get();
+        if many && !self.parked.is_empty() {
+            PARKED_MAX.cross();
+            self.answer(asker, Answer::Retry("too many requests wait"));
+            return;
+        }
+        self.parked_bytes = bytes;
+        self.parked.push(parked);
     }
 
     /// Takes up what waited for something that shows now; `all` that wait for nothing in particular.
     pub(super) fn unpark(&mut self, all: bool) {
         let mut waits = Vec::new();
+        let mut ready_ones = Vec::new();
         for parked in std::mem::take(&mut self.parked) {
             let ready = match parked.until {
                 Some((stream, place)) => self.tablet.passed(stream, place),
                 None => all,
             };
             match ready {
-                true => self.dispatch(parked.asker, parked.request, parked.hops, None),
+                true => ready_ones.push(parked),
                 false => waits.push(parked),
             }
         }
-        self.parked.extend(waits);
+        self.parked_bytes = waits.iter().map(Parked::bytes).sum();
+        self.parked = waits;
+        for parked in ready_ones {
+            self.dispatch(parked.asker, parked.request, parked.hops, None);
+        }
     }
 
     /// Whether a request was decided before: it gets its first answer, here or where it waits.
@@ -219,6 +249,13 @@ impl Region {
 
     fn decide_write(&mut self, home: StreamId, asker: Asker, request: Request) {
         let Op::Write { asked, value, expect } = request.op else { return };
+        let stream = self.tablet.stream(home);
+        let shown = self.tablet.shown(home).place.number;
+        if stream.bytes_between(shown, stream.tail().number) > HIDDEN_BYTES_MAX.get() {
+            HIDDEN_BYTES_MAX.cross();
+            self.answer(asker, Answer::Retry("too much of its home is not kept yet"));
+            return;
+        }
         let State { record, .. } = self.state(&request.key);
         let alive = record.as_ref().filter(|record| record.value.is_some());
         let refusal = match (expect, alive) {
@@ -277,6 +314,16 @@ impl Region {
         }
     }
 
+    /// Whether an answer of another region is one to what was asked under this ticket.
+    pub(super) fn fits(&self, ticket: u64, answer: &Answer) -> bool {
+        let op = self.pending.get(&ticket).map(|pending| &pending.request.op);
+        match answer {
+            Answer::Done { .. } => matches!(op, Some(Op::Write { .. })),
+            Answer::Value { .. } | Answer::Branched => matches!(op, Some(Op::Read(_))),
+            Answer::Retry(_) => true,
+        }
+    }
+
     pub(super) fn answer_ticket(&mut self, ticket: u64, answer: Answer) {
         if let Some(pending) = self.pending.remove(&ticket) {
             if let Op::Write { asked, .. } = &pending.request.op {
@@ -325,7 +372,8 @@ impl Region {
     }
 
     fn read_strong(&mut self, ticket: u64) {
-        let Some(pending) = self.pending.get_mut(&ticket) else { return };
+        let reads = |pending: &&mut Pending| matches!(pending.request.op, Op::Read(_));
+        let Some(pending) = self.pending.get_mut(&ticket).filter(reads) else { return };
         let record = self.tablet.record(&pending.request.key);
         let stream = record.map_or(self.tablet.form().home, |record| record.home);
         pending.marked_in = Some(stream);
@@ -417,6 +465,7 @@ impl Region {
             }
             waits
         });
+        self.parked_bytes = self.parked.iter().map(Parked::bytes).sum();
         for asker in given_up {
             self.answer(asker, Answer::Retry("what it waits for does not come"));
         }

@@ -13,13 +13,18 @@ impl Region {
             Message::Forward { asker, request, hops, after } => {
                 self.dispatch(asker, request, hops, after);
             }
-            Message::Answered { ticket, answer } => self.answer_ticket(ticket, answer),
+            Message::Answered { ticket, answer } => {
+                if self.fits(ticket, &answer) {
+                    self.answer_ticket(ticket, answer);
+                }
+            }
             Message::NotShown { ticket } => self.read_is_not_shown(ticket),
             Message::MarkAsked { stream, ticket } => self.mark_for(stream, from, ticket),
             Message::Push { stream, under, before, entries, kept } => {
                 let told = self.told_kept.entry(stream).or_default();
                 *told = Place::new(under, kept).max(*told);
-                self.note_leader(from, log, stream, under, before, &entries);
+                let through = entries.last().map_or(before.number, |entry| entry.place.number);
+                self.note_leader(from, log, stream, Place::new(under, through));
                 self.pushed(stream, under, before, entries);
             }
             Message::Behind { stream, under, ends } => self.is_behind(from, stream, under, &ends),
@@ -34,6 +39,9 @@ impl Region {
             }
             Message::Refused { stream, promised } => self.refused(stream, promised),
             Message::Fetch { stream, epoch, ends } => self.fetch_asked(from, stream, epoch, &ends),
+            Message::Forgotten { stream, up_to } => self.is_forgotten(from, stream, up_to),
+            Message::ImageAsked { image, part } => self.image_asked(from, log, image, part),
+            Message::ImagePart(part) => self.image_part(from, part),
             Message::Fetched { stream, epoch, before, entries } => {
                 if self.claims.get(&stream).is_some_and(|claim| claim.epoch == epoch) {
                     self.append(&Entry::Followed { stream, under: epoch, before, entries });
@@ -43,17 +51,8 @@ impl Region {
     }
 
     /// Who pushes what is durable has it.
-    fn note_leader(
-        &mut self,
-        from: RegionId,
-        log: LogId,
-        stream: StreamId,
-        under: Epoch,
-        before: Place,
-        entries: &[StreamEntry],
-    ) {
+    fn note_leader(&mut self, from: RegionId, log: LogId, stream: StreamId, matched: Place) {
         let shown = self.acks.get(&(stream, from)).map_or(0, |ack| ack.shown);
-        let matched = Place::new(under, before.number + entries.len() as u64);
         self.acknowledge(from, stream, Ack { log, matched, shown });
     }
 
@@ -69,9 +68,6 @@ impl Region {
 
     fn note(&mut self, from: RegionId, log: LogId, position: Position) {
         let Position { stream, matched, shown, promised } = position;
-        if self.tablet.form().streams().all(|known| known != stream) {
-            return;
-        }
         self.acknowledge(from, stream, Ack { log, matched, shown });
         self.leads_no_more(stream, promised);
         self.peer_is_at(from, log, stream, matched);
@@ -134,8 +130,13 @@ impl Region {
 
     fn fetch_asked(&mut self, from: RegionId, stream: StreamId, epoch: Epoch, ends: &[Place]) {
         let held = self.tablet.stream(stream);
-        let before = held.common(ends);
-        let entries = held.behind(before.number, super::lead::BATCH.size()).to_vec();
+        let (before, up_to) = (held.common(ends), held.forgotten_to());
+        if before.number < up_to.number {
+            self.send(from, Message::Forgotten { stream, up_to });
+            return;
+        }
+        let (count, bytes) = (super::lead::BATCH.size(), super::lead::BATCH_BYTES.get());
+        let entries = held.behind_within(before.number, count, bytes).to_vec();
         self.send(from, Message::Fetched { stream, epoch, before, entries });
     }
 }

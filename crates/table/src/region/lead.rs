@@ -9,12 +9,29 @@ use crate::record::Record;
 use crate::sessions::Outcome;
 use crate::stream::Accepted;
 use crate::tablet::{Mode, Showed, Tablet};
+use holdfast_base::limits::ENTRY_BYTES_MAX;
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_wire::table::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::collections::BTreeMap;
 
 /// Entries of one message.
 pub(super) static BATCH: Knob = Knob::new("table.batch", 256, &[1, 2, 3]);
+/// Bytes of the entries of one message, if it is not a single one: they are one entry of the other
+/// region's log.
+pub(super) static BATCH_BYTES: Knob = Knob::new("table.batch-bytes", 512 << 10, &[1, 100, 300]);
+/// Bytes of one stream that are on their way to one region, beside [`super::Settings::window`].
+static WINDOW_BYTES: Knob = Knob::new("table.window-bytes", 16 << 20, &[1, 200, 1000]);
+
+/// What an entry of a log has around the entries of a stream: its envelope; version, tag, stream, epoch,
+/// place and count. And around the key and the value of one of them.
+pub(super) const FOLLOWED_BYTES: usize = 40 + 2 + 1 + 8 + 16 + 4;
+const CHANGE_BYTES: usize = 16 + 8 + 25 + 1 + 4 + 8 + 8 + 1 + 1 + 1 + 4;
+const _: () = {
+    let largest = FOLLOWED_BYTES + CHANGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX;
+    assert!(largest <= ENTRY_BYTES_MAX);
+    assert!(FOLLOWED_BYTES + BATCH_BYTES.usual() as usize <= ENTRY_BYTES_MAX);
+};
 
 /// A key as it will be once everything decided shows.
 #[derive(Clone, Debug)]
@@ -33,9 +50,21 @@ struct Peer {
     log: LogId,
     /// What it has said under this epoch.
     matched: Option<u64>,
-    /// The next entry to push.
+    /// The next entry to push; what lies between this and `has` is on its way.
     next: u64,
+    /// Up to here it has said that it has the stream, or nothing was sent.
+    has: u64,
+    /// Where it has said that it is behind, since the last tick: of a window of pushes that do not
+    /// follow each one says so, and the first one is answered.
+    behind: Option<u64>,
     quiet_ticks: u32,
+}
+
+impl Peer {
+    /// Nothing is on its way: `next` is what it is sent next.
+    fn begin_at(&mut self, next: u64) {
+        (self.next, self.has) = (next, next - 1);
+    }
 }
 
 /// One stream that this region leads.
@@ -66,7 +95,7 @@ impl Lead {
         let stream = tablet.stream(id);
         let last = stream.tail();
         let next = last.number.max(1);
-        let peer = Peer { log: LogId(0), matched: None, next, quiet_ticks: 0 };
+        let peer = Peer { next, has: next - 1, ..Peer::default() };
         let mut lead = Lead {
             epoch,
             opened: stream.first_of(epoch),
@@ -262,6 +291,14 @@ impl Region {
         }
     }
 
+    /// Of a stream that is led here everything shows up to there.
+    pub(super) fn image_has_shown(&mut self, id: StreamId, number: u64) {
+        if let Some(lead) = self.leads.get_mut(&id) {
+            lead.coming.retain(|_, coming| coming.place.number > number);
+            lead.asked.retain(|_, at| *at > number);
+        }
+    }
+
     /// A strong read waits for a mark that is appended from here on: one serves all that wait.
     pub(super) fn mark_for(&mut self, id: StreamId, region: RegionId, ticket: u64) {
         let Some(lead) = self.leads.get_mut(&id) else { return };
@@ -315,19 +352,30 @@ impl Region {
     }
 
     fn push(&mut self, id: StreamId, to: RegionId) {
+        let window = self.settings.window as u64;
         let Some(lead) = self.leads.get_mut(&id) else { return };
         let Some(peer) = lead.peers.get_mut(&to) else { return };
         let stream = self.tablet.stream(id);
         let under = lead.epoch;
+        let gone = stream.forgotten_to().number;
+        // What is not in memory it has, or says that it has not: it is asked by a push of nothing.
+        let mut asks = peer.next <= gone;
+        if asks {
+            peer.begin_at(gone + 1);
+        }
         let mut messages = Vec::new();
-        while peer.next <= stream.tail().number {
-            // Of whom nothing was heard yet gets one message; what it says to it is an answer.
-            let behind = peer.matched.map_or(peer.next - 1, |matched| matched.min(peer.next - 1));
-            let room = self.settings.window.saturating_sub((peer.next - 1 - behind) as usize);
-            let count = room.min(BATCH.size());
+        while asks || peer.next <= stream.tail().number {
             let number = peer.next - 1;
-            let Some(epoch) = stream.epoch_at(number).filter(|_| count > 0) else { break };
-            let entries = stream.behind(number, count).to_vec();
+            let entries = window.saturating_sub(number - peer.has);
+            let bytes = WINDOW_BYTES.get().saturating_sub(stream.bytes_between(peer.has, number));
+            if !asks && (entries == 0 || bytes == 0) {
+                WINDOW_BYTES.cross();
+                break;
+            }
+            let count = entries.min(BATCH.get()) as usize;
+            let Some(epoch) = stream.epoch_at(number) else { break };
+            let entries = stream.behind_within(number, count, bytes.min(BATCH_BYTES.get()));
+            let entries = entries.to_vec();
             peer.next += entries.len() as u64;
             if count == BATCH.size() {
                 BATCH.cross();
@@ -335,6 +383,7 @@ impl Region {
             let before = Place::new(epoch, number);
             let kept = stream.kept();
             messages.push(Message::Push { stream: id, under, before, entries, kept });
+            asks = false;
         }
         for message in messages {
             self.send(to, message);
@@ -347,19 +396,22 @@ impl Region {
         let Some(peer) = lead.peers.get_mut(&from) else { return };
         if log > peer.log && !planted!("table.lost-log-still-matches") {
             // What another log of that region has had, this one may not have.
-            (peer.log, peer.matched) = (log, None);
+            (peer.log, peer.matched, peer.behind) = (log, None, None);
             peer.next = peer.next.min(lead.last.number.max(1));
+            peer.has = peer.has.min(peer.next - 1);
         }
         if log < peer.log {
             return;
         }
-        if matched.epoch != lead.epoch {
+        // Nobody has more of it than was pushed.
+        if matched.epoch != lead.epoch || matched.number > lead.last.number {
             return;
         }
         if peer.matched.is_none_or(|known| known < matched.number) {
             peer.matched = Some(matched.number);
             peer.quiet_ticks = 0;
             peer.next = peer.next.max(matched.number + 1);
+            peer.has = peer.has.max(matched.number);
         }
         self.push(id, from);
     }
@@ -367,14 +419,20 @@ impl Region {
     /// What was pushed did not follow on what another region holds: it gets what is behind the last
     /// place in common.
     pub(super) fn is_behind(&mut self, from: RegionId, id: StreamId, under: Epoch, ends: &[Place]) {
-        let common = self.tablet.stream(id).common(ends);
+        let stream = self.tablet.stream(id);
+        let (common, up_to) = (stream.common(ends).number, stream.forgotten_to());
         let Some(lead) = self.leads.get_mut(&id) else { return };
         let Some(peer) = lead.peers.get_mut(&from) else { return };
-        if lead.epoch != under {
+        if lead.epoch != under || peer.behind == Some(common) {
             return;
         }
-        peer.next = common.number + 1;
+        peer.behind = Some(common);
         peer.quiet_ticks = 0;
+        if common < up_to.number {
+            self.send(from, Message::Forgotten { stream: id, up_to });
+            return;
+        }
+        peer.begin_at(common + 1);
         self.push(id, from);
     }
 
@@ -395,13 +453,14 @@ impl Region {
         let Some(lead) = self.leads.get_mut(&id) else { return };
         let mut again = Vec::new();
         for (region, peer) in &mut lead.peers {
+            peer.behind = None;
             if peer.matched.is_some_and(|matched| matched >= tail) {
                 continue;
             }
             peer.quiet_ticks += 1;
             if peer.quiet_ticks >= resend {
                 peer.quiet_ticks = 0;
-                peer.next = peer.matched.map_or(tail.max(1), |matched| matched + 1);
+                peer.begin_at(peer.matched.map_or(tail.max(1), |matched| matched + 1));
                 again.push(*region);
             }
         }

@@ -47,7 +47,8 @@ impl Region {
 
     /// Whether this region should lead a stream that it does not lead.
     fn wants(&self, stream: StreamId) -> bool {
-        if self.leads.contains_key(&stream) {
+        // What it lacks is on its way as an image.
+        if self.leads.contains_key(&stream) || self.taking.is_some() {
             return false;
         }
         let leader = self.leader(stream);

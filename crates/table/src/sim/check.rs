@@ -85,7 +85,7 @@ pub fn restless(world: &World, policy: Policy) -> Option<String> {
 pub fn all(world: &World, history: &History, mode: Mode) -> Result<(), String> {
     let tablet = world.region(0).ok_or("no region runs")?.tablet();
     equal(world, tablet)?;
-    let lines = lines(tablet)?;
+    let lines = lines(tablet, history)?;
     for told in &history.told {
         is_kept(tablet, &lines, history, mode, told)?;
     }
@@ -116,15 +116,19 @@ fn number(value: &[u8]) -> u64 {
     value.try_into().map_or(0, u64::from_le_bytes)
 }
 
-fn all_entries(stream: &Stream) -> &[StreamEntry] {
-    stream.behind(0, usize::MAX)
+/// What a stream says there, though no region may have it in memory any more.
+fn entry_of<'a>(history: &'a History, stream: &Stream, number: u64) -> Option<&'a StreamEntry> {
+    let place = Place::new(stream.epoch_at(number)?, number);
+    history.entries.get(&(stream.id(), place))
 }
 
 /// T1, of the streams as they are in the end.
-fn lines(tablet: &Tablet) -> Result<Lines, String> {
+fn lines(tablet: &Tablet, history: &History) -> Result<Lines, String> {
     let mut lines = Lines::new();
     for stream in tablet.streams() {
-        for entry in all_entries(stream) {
+        for number in 1..=stream.tail().number {
+            let entry = entry_of(history, stream, number)
+                .ok_or(format!("nobody ever held {number} of stream {}", stream.id().0))?;
             let Body::Change(change) = &entry.body else { continue };
             let line = lines.entry(change.key.clone()).or_default();
             let version = Version { stream: stream.id(), entry: entry.clone(), value: None };
@@ -190,7 +194,7 @@ fn is_kept(
             let Op::Write { asked, .. } = &told.request.op else {
                 return Err(format!("a read was answered as a write: {told:?}"));
             };
-            let entry = tablet.stream(*stream).entry(place.number);
+            let entry = entry_of(history, tablet.stream(*stream), place.number);
             let own = entry.and_then(|entry| entry.asked);
             let same =
                 own.is_some_and(|o| (o.session, o.sequence) == (asked.session, asked.sequence));

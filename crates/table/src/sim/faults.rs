@@ -51,11 +51,16 @@ impl Faults {
             true => SECOND / 20 + random.below(SECOND),
             false => SECOND / 5 + random.below(8 * SECOND),
         };
-        match random.below(if plan.storm { 13 } else { 10 }) {
-            10.. => {
+        match random.below(if plan.storm { 13 } else { 11 }) {
+            10.. if plan.storm => {
                 // A process that is back at once: what it only remembered is gone.
                 world.kill(at);
                 vec![(1 + random.below(SECOND / 20), start(at))]
+            }
+            10.. => {
+                // Away for longer than anybody waits.
+                world.kill(at);
+                vec![(10 * SECOND + random.below(15 * SECOND), start(at))]
             }
             0..3 => {
                 world.kill(at);

@@ -6,10 +6,10 @@ use super::check;
 use super::distance::Distance;
 use super::faults::{self, Faults};
 use super::world::{Costs, Guests, World};
-use crate::entry::Asked;
+use crate::entry::{Asked, StreamEntry};
 use crate::ids::{Place, StreamId};
 use crate::message::{Answer, Expect, Level, Op, Request};
-use crate::region::{Policy, Settings};
+use crate::region::{Policy, Region, Settings};
 use crate::sessions::Outcome;
 use crate::tablet::{Form, Mode};
 use crate::token::Token;
@@ -98,6 +98,10 @@ pub struct History {
     pub faults: Faults,
     /// What regions have shown at each place: of strong tables all show the same.
     shown: BTreeMap<(StreamId, u64), (Place, u64)>,
+    /// What streams say at each place that any region ever held: they forget it, the judge does not.
+    pub entries: BTreeMap<(StreamId, Place), StreamEntry>,
+    /// Up to where each region's streams were looked at.
+    looked: BTreeMap<(usize, StreamId), Place>,
     values: u64,
     ends_us: u64,
     wrong: Option<String>,
@@ -168,6 +172,8 @@ impl History {
             told: Vec::new(),
             faults: Faults::default(),
             shown: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            looked: BTreeMap::new(),
             values: 0,
             ends_us: plan.seconds * SECOND,
             wrong: None,
@@ -283,6 +289,25 @@ impl History {
         let pause = 1 + client.random.below(100_000);
         if world.now_us() + pause < self.ends_us {
             world.wake_at(world.now_us() + pause, Wake::Begin { client: at }.number());
+        }
+    }
+
+    /// Takes down what a region holds. A place has one entry, wherever it is held.
+    fn take_down(&mut self, region: &Region, at: usize) {
+        for stream in region.tablet().streams() {
+            let id = stream.id();
+            if self.looked.insert((at, id), stream.tail()) == Some(stream.tail()) {
+                continue;
+            }
+            for entry in stream.behind(0, usize::MAX).iter().rev() {
+                let known = self.entries.entry((id, entry.place)).or_insert_with(|| entry.clone());
+                if known != entry && self.wrong.is_none() {
+                    self.wrong = Some(format!(
+                        "T1: region {at} holds {entry:?} in stream {}, another one {known:?}",
+                        id.0
+                    ));
+                }
+            }
         }
     }
 
@@ -407,10 +432,11 @@ impl Guests for History {
 
     /// Whatever shows at a place of a strong stream is the same everywhere, for ever.
     fn looks(&mut self, world: &World, at: usize) {
+        let Some(region) = world.region(at) else { return };
+        self.take_down(region, at);
         if self.plan.mode == Mode::Timeline {
             return;
         }
-        let Some(region) = world.region(at) else { return };
         for stream in region.tablet().streams() {
             let shown = region.tablet().shown(stream.id());
             if shown.place.number == 0 {
