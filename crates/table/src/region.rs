@@ -141,8 +141,8 @@ pub struct Region {
 const START_SHIFT: u32 = 32;
 
 impl Region {
-    /// A region that starts over what its topic has made of the tablet. `start` is higher than that of
-    /// every start before. `log` is the topic's: a new one if the log was erased, or ends before where
+    /// A region that starts over what its topic has made of the tablet. `start` is unlike that of every
+    /// start before, of any log of the region. `log` is the topic's: a new one if the log was erased, or ends before where
     /// it was known to be.
     pub fn start(tablet: Tablet, log: LogId, start: u64, settings: Settings) -> Region {
         assert!(start < 1 << 32, "start {start} exceeds 32 bits");

@@ -1,12 +1,13 @@
 //! The way to other regions: what tablets say to each of them, in order, as far as the way carries it. What
-//! is lost on it the regions say again: so a queue is bounded by what it drops.
+//! is lost on it the regions say again: so a queue is bounded by what it drops, whichever tablet's that is.
 
 use crate::ids::RegionId;
 use holdfast_base::codec::Encode;
+use holdfast_base::random::mix;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_env::trial::Knob;
-use holdfast_env::{HoldMutex, event, sometimes};
+use holdfast_env::{HoldMutex, event, planted, sometimes};
 use holdfast_wire::OP_TABLE_TELL;
 use holdfast_wire::table::{TELL_BYTES_MAX, Tell};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,8 +16,10 @@ use std::sync::{Arc, Mutex};
 
 /// Regions of one table.
 pub const REGIONS_MAX: usize = 15;
-/// What waits to be said to one region.
-static QUEUE_BYTES: Knob = Knob::new("table.region-queue", 32 << 20, &[1, 2000]);
+/// What waits to be said to one region: more than what regions say to each other in a tick.
+static QUEUE_BYTES: Knob = Knob::new("table.region-queue", 32 << 20, &[2000, 20_000]);
+/// Of so many messages that find the queue full one takes the place of another.
+const TAKES_PLACE: u64 = 8;
 /// Requests to one region that are not answered yet: each of up to [`TELL_BYTES_MAX`].
 static UNDER_WAY: Knob = Knob::new("table.region-requests", 8, &[1]);
 /// How long a region's answer may take: longer than a round trip around the earth.
@@ -47,6 +50,8 @@ struct Queue {
     waiting: VecDeque<Vec<u8>>,
     bytes: usize,
     under_way: usize,
+    /// How many messages were dropped.
+    dropped: u64,
     /// Which server is asked.
     server: usize,
     /// Why the last request failed; none once one was answered.
@@ -139,6 +144,23 @@ impl fmt::Debug for Regions {
     }
 }
 
+impl Queue {
+    /// Whether a message that finds the queue full is to wait all the same, in the place of any other one. One in
+    /// so many is: tablets speak in turn and always in the same one, so that where the way is full for long some
+    /// would never be heard, were it always the last that goes.
+    fn makes_way(&mut self) -> bool {
+        self.dropped += 1;
+        let drawn = mix(self.dropped);
+        if !drawn.is_multiple_of(TAKES_PLACE) {
+            return false;
+        }
+        // Out of order is as good: the regions ask again for what does not follow.
+        let at = (drawn / TAKES_PLACE) as usize % self.waiting.len().max(1);
+        self.bytes -= self.waiting.swap_remove_back(at).map_or(0, |gone| gone.len());
+        true
+    }
+}
+
 impl Way {
     fn address(&self, server: usize) -> String {
         self.link.servers[server % self.link.servers.len()].clone()
@@ -146,10 +168,14 @@ impl Way {
 
     fn tell(self: &Arc<Self>, told: Vec<u8>) {
         let mut queue = self.queue.held();
-        if queue.bytes > 0 && queue.bytes + told.len() > QUEUE_BYTES.size() {
+        // One that is large would never find room beside others: whoever finds some may exceed it.
+        if queue.bytes >= QUEUE_BYTES.size() {
             QUEUE_BYTES.cross();
             sometimes!("a region was told more than its way carries");
-            return;
+            let fits = queue.bytes + told.len() <= 2 * QUEUE_BYTES.size();
+            if !(fits && queue.makes_way()) {
+                return;
+            }
         }
         queue.bytes += told.len();
         queue.waiting.push_back(told);
@@ -181,7 +207,9 @@ impl Way {
             let done = move |answered: Result<PeerReply>| {
                 way.noted(answered.as_ref().err());
                 let mut queue = way.queue.held();
-                queue.under_way -= 1;
+                if answered.is_ok() || !planted!("table.failed-request-under-way") {
+                    queue.under_way -= 1;
+                }
                 way.send(&mut queue);
             };
             let address = self.address(queue.server);

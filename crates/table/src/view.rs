@@ -6,11 +6,12 @@ use crate::ids::{LogId, RegionId};
 use crate::region::{Region, Settings};
 use crate::stream::Accepted;
 use crate::tablet::{Form, Tablet};
+use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
-use holdfast_env::HoldRwLock;
+use holdfast_env::{HoldRwLock, planted};
 use holdfast_view::{Apart, Applied, Context, View};
 use std::sync::RwLock;
 
@@ -20,8 +21,6 @@ const MADE: u8 = 6;
 const PREPARED: u8 = 8;
 /// The last kind that this build knows.
 const LAST: u8 = 9;
-/// Starts of a region are told apart by so many bits.
-const START_MASK: u64 = 0xffff_ffff;
 
 /// What a tablet is, said by the first entry of its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,15 +101,15 @@ impl TabletView {
     }
 
     /// From here on a region decides, unless one does; whether there is a tablet to decide about. `start` is
-    /// higher than that of every start before: the index of an entry that was appended since the last one.
+    /// the index of an entry that was appended since the last start: so no other one of this log has it.
     /// Nothing where there is no other region, and so nobody who would answer what an earlier start has asked.
     pub fn decide(&self, settings: Settings, start: Option<Index>) -> bool {
         let mut state = self.0.held_alone();
         *state = match std::mem::replace(&mut *state, State::Unmade) {
             State::Follows { made, tablet } if start.is_some() || made.form.members.len() == 1 => {
-                let start = start.map_or(tablet.applied(), |index| index.0) & START_MASK;
                 // An erased log has no tablet; one that was made anew has a number of its own.
                 let log = tablet.log();
+                let start = number_of_start(log, start.map_or(tablet.applied(), |index| index.0));
                 let region = Box::new(Region::start(*tablet, log, start, settings));
                 State::Decides { made, region }
             }
@@ -126,6 +125,19 @@ impl TabletView {
             State::Unmade | State::Prepared(_) | State::Follows { .. } => None,
         }
     }
+}
+
+/// The number of a start, unlike that of any other start of the region. An entry's index alone is not: the
+/// starts of an erased log had the same ones, and what they asked for is still in streams that the new one is
+/// sent. Of one log no two are the same, since a checksum tells four bytes from four others.
+fn number_of_start(log: LogId, index: u64) -> u64 {
+    if planted!("table.start-without-log") {
+        return index;
+    }
+    if planted!("table.start-number-again") {
+        return 1;
+    }
+    u64::from(crc32c(&[log.0.to_le_bytes(), index.to_le_bytes()].concat()))
 }
 
 fn encode(accepted: Accepted) -> Vec<u8> {
@@ -166,6 +178,7 @@ impl State {
             return Applied::Refused(Error::invalid("make a tablet: its table has fewer"));
         }
         let log = match self {
+            State::Prepared(_) if planted!("table.erased-log-named-by-form") => own.log,
             State::Prepared(log) => *log,
             // Of one region, nobody counts logs.
             _ if made.form.members.len() == 1 => own.log,

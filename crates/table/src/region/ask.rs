@@ -325,6 +325,9 @@ impl Region {
     }
 
     pub(super) fn answer_ticket(&mut self, ticket: u64, answer: Answer) {
+        if ticket >> START_SHIFT != self.start {
+            sometimes!("an answer of an earlier start came");
+        }
         if let Some(pending) = self.pending.remove(&ticket) {
             if let Op::Write { asked, .. } = &pending.request.op {
                 let asked = (asked.session, asked.sequence);
