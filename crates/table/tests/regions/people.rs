@@ -290,7 +290,14 @@ impl Client {
             }
             Op::Read(level) => {
                 let keys = vec![told.key.clone()];
-                let meta = msg::Read { table: TABLE.into(), level: *level, keys }.to_bytes();
+                let meta = msg::Read {
+                    table: TABLE.into(),
+                    level: *level,
+                    keys,
+                    seen: Vec::new(),
+                    forgot: 0,
+                }
+                .to_bytes();
                 let asked = self.visitor.ask(told.region, OP_TABLE_READ, meta, None, DEADLINE_MS);
                 let found = Vec::<Option<msg::Record>>::from_bytes(&asked.await?.body)?;
                 let found = found.into_iter().next().flatten();
