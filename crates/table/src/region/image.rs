@@ -173,7 +173,8 @@ impl Region {
 
     /// A part is in the topic.
     pub(super) fn image_applied(&mut self, part: &Part, accepted: Accepted) {
-        if part.is_last && accepted == Accepted::Yes {
+        let is_whole = part.is_last && accepted == Accepted::Yes;
+        if is_whole && !planted!("table.image-leaves-what-lay-over") {
             self.goes_on_from_image();
         }
         let Some(taking) = &mut self.taking else { return };

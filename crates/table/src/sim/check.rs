@@ -85,6 +85,7 @@ pub fn restless(world: &World, policy: Policy) -> Option<String> {
 pub fn all(world: &World, history: &History, mode: Mode) -> Result<(), String> {
     let tablet = world.region(0).ok_or("no region runs")?.tablet();
     equal(world, tablet)?;
+    folds_agree(world)?;
     let lines = lines(tablet, history)?;
     for told in &history.told {
         is_kept(tablet, &lines, history, mode, told)?;
@@ -107,6 +108,25 @@ fn equal(world: &World, first: &Tablet) -> Result<(), String> {
         }
         if tablet.records() != first.records() || tablet.floor() != first.floor() {
             return Err("T5: records differ".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Every fold of a topic holds, has promised and has forgotten the same, whatever it knows to be kept.
+fn folds_agree(world: &World) -> Result<(), String> {
+    for at in 0..world.regions() {
+        let Some(region) = world.region(at) else { continue };
+        let anew = world.folded_anew(at).map_err(|e| format!("region {at}: {e}"))?;
+        for stream in anew.streams() {
+            let held = region.tablet().stream(stream.id());
+            let of =
+                |s: &Stream| (s.tail(), s.forgotten_to(), s.promised(), s.leading(), s.matched());
+            if of(stream) != of(held) || stream.behind(0, usize::MAX) != held.behind(0, usize::MAX)
+            {
+                let (a, b) = (of(stream), of(held));
+                return Err(format!("two folds of region {at}'s topic differ: {a:?}, {b:?}"));
+            }
         }
     }
     Ok(())

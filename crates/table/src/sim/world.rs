@@ -238,6 +238,11 @@ impl World {
         site.log = LogId(site.log.0 + 1);
     }
 
+    /// What another node makes of a region's topic, from its first entry on.
+    pub fn folded_anew(&self, at: usize) -> Result<Tablet> {
+        folded(Tablet::new(&self.form, RegionId(at as u8)), &self.sites[at].entries)
+    }
+
     /// Durable entries of a region's log.
     pub fn entries(&self, at: usize) -> usize {
         self.sites[at].entries.len()
