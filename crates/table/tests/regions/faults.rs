@@ -29,12 +29,12 @@ pub type Erasures = Arc<Mutex<Vec<Erasure>>>;
 /// Has things go wrong until then.
 pub async fn happen(visitor: Visitor, erasures: Erasures, until_ns: u64) {
     // Most come early enough to meet those who make the table.
-    visitor.sleep(50 * MS, SECOND).await;
+    visitor.pause(50 * MS, SECOND).await;
     while visitor.now_ns() < until_ns {
         draw(&visitor, &erasures);
         match visitor.below(3) {
-            0 => visitor.sleep(20 * MS, 600 * MS).await,
-            _ => visitor.sleep(SECOND / 2, 5 * SECOND).await,
+            0 => visitor.pause(20 * MS, 600 * MS).await,
+            _ => visitor.pause(SECOND / 2, 5 * SECOND).await,
         }
     }
 }

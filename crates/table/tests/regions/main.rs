@@ -94,7 +94,7 @@ async fn become_quiet(visitor: &Visitor) {
         if why.is_none() || visitor.world.shared.is_broken() {
             return;
         }
-        visitor.sleep(SECOND / 2, SECOND).await;
+        visitor.pause(SECOND / 2, SECOND).await;
     }
     let mut why = why.unwrap_or_default();
     for cell in &visitor.world.cells {
@@ -136,9 +136,9 @@ async fn live(world: Arc<World>, visitor: Visitor) {
     }
     let unlucky = person("fate".to_owned());
     spawn(&world.net, faults::happen(unlucky, erasures.clone(), end_ns - SECOND));
-    visitor.sleep(WORK_NS, WORK_NS).await;
+    visitor.pause(WORK_NS, WORK_NS).await;
     // What was drawn last is over by then.
-    visitor.sleep(12 * SECOND, 12 * SECOND).await;
+    visitor.pause(12 * SECOND, 12 * SECOND).await;
     faults::heal(&world);
     wait_for_clients(&visitor, &history).await;
     let mut made = false;
@@ -147,7 +147,7 @@ async fn live(world: Arc<World>, visitor: Visitor) {
         if made || world.shared.is_broken() {
             break;
         }
-        visitor.sleep(SECOND / 2, SECOND).await;
+        visitor.pause(SECOND / 2, SECOND).await;
     }
     if !made {
         return world.shared.violate("the table cannot be made".to_owned());
@@ -167,7 +167,7 @@ async fn live(world: Arc<World>, visitor: Visitor) {
 
 async fn wait_for_clients(visitor: &Visitor, history: &History) {
     while history.busy.load(Ordering::Relaxed) > 0 {
-        visitor.sleep(SECOND / 4, SECOND / 2).await;
+        visitor.pause(SECOND / 4, SECOND / 2).await;
     }
 }
 

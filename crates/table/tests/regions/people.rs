@@ -114,7 +114,7 @@ pub async fn make(visitor: &Visitor, history: &History, region: u8) -> bool {
 /// Makes the table at once and from time to time, from one region first and then from any: whoever was erased
 /// gets it back so.
 pub async fn operate(visitor: Visitor, history: Arc<History>, own: u8, end_ns: u64) {
-    visitor.sleep(0, 300 * MS).await;
+    visitor.pause(0, 300 * MS).await;
     let (mut region, mut killed) = (own, false);
     while visitor.now_ns() < end_ns {
         let cell = &visitor.world.cells[usize::from(region)];
@@ -128,10 +128,10 @@ pub async fn operate(visitor: Visitor, history: Arc<History>, own: u8, end_ns: u
                 sometimes!("an erased log was made again");
             }
             killed = false;
-            visitor.sleep(2 * SECOND, 6 * SECOND).await;
+            visitor.pause(2 * SECOND, 6 * SECOND).await;
         } else {
             killed |= was_up && (!cell.is_up() || cell.lives.load(Ordering::Relaxed) != lives);
-            visitor.sleep(20 * MS, 500 * MS).await;
+            visitor.pause(20 * MS, 500 * MS).await;
         }
         region = visitor.below(u64::from(REGIONS)) as u8;
     }
@@ -157,7 +157,7 @@ impl Client {
 
     pub async fn work(mut self, end_ns: u64) {
         while self.visitor.now_ns() < end_ns {
-            self.visitor.sleep(MS, 400 * MS).await;
+            self.visitor.pause(MS, 400 * MS).await;
             if self.visitor.below(24) == 0 {
                 self.region = self.visitor.below(u64::from(REGIONS)) as u8;
             }
@@ -225,7 +225,7 @@ impl Client {
                 }
                 Err(e) => self.failed(&told, disk, &e),
             }
-            self.visitor.sleep(5 * MS, 300 * MS).await;
+            self.visitor.pause(5 * MS, 300 * MS).await;
             if self.visitor.below(3) == 0 {
                 told.region = self.visitor.below(u64::from(REGIONS)) as u8;
             }

@@ -528,9 +528,11 @@ impl Visitor {
         self.world.net.now_ns()
     }
 
-    pub async fn sleep(&self, least_ns: u64, most_ns: u64) {
+    pub async fn pause(&self, least_ns: u64, most_ns: u64) {
         let ns = least_ns + self.below(most_ns - least_ns + 1);
-        holdfast_sim::task::sleep(&self.world.net, ns).await;
+        let (leave, left) = slot();
+        self.world.net.after_ns(ns, move || leave(()));
+        left.await;
     }
 
     pub fn ask(
