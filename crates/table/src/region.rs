@@ -216,6 +216,12 @@ impl Region {
         (heard.log != LogId(0)).then_some(heard.ticks_ago)
     }
 
+    /// The highest log that each other region was heard from; of those that were.
+    pub fn heard_logs(&self) -> impl Iterator<Item = (RegionId, LogId)> + '_ {
+        let heard = self.heard.iter().map(|(region, heard)| (*region, heard.log));
+        heard.filter(|(_, log)| *log != LogId(0))
+    }
+
     /// A client asks; it is answered under `client`, once.
     pub fn ask(&mut self, client: u64, request: Request) {
         if !self.is_ready() {

@@ -5,11 +5,11 @@ use crate::ids::{LogId, RegionId, StreamId};
 use crate::message::Message;
 use crate::name::TableName;
 use crate::tablet::{Form, Tablet};
-use crate::view::{Made, prepared};
+use crate::view::{Made, TabletView, prepared};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::HoldMutex;
 use holdfast_env::net::Parts;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_server::{Request, Told as Line, Within, answer};
 use holdfast_wire::table::{Adopt, Make, Prepare, Prepared, TableInfo, Tell, Told};
 use holdfast_wire::{OP_TABLE_ADOPT, OP_TABLE_PREPARE};
@@ -139,7 +139,7 @@ impl TableFace {
         let Some(open) = open else { return Ok(Prepared::default()) };
         open.fold().read(|view, _| Prepared {
             log: view.log().unwrap_or_default().0,
-            known: view.look(known_logs).unwrap_or_default(),
+            known: known_logs(view),
             made: view.made().map_or(Vec::new(), |made| made.to_bytes()),
         })
     }
@@ -318,13 +318,23 @@ fn made_in(
     Ok(None)
 }
 
-/// The logs of each region that a tablet counts, or will, in any of its streams.
-fn known_logs(tablet: &Tablet) -> Vec<(u8, u64)> {
-    let members = tablet.streams().flat_map(|stream| stream.members());
+/// The logs of each region that a tablet counts, or will, in any of its streams; and those that were heard:
+/// those of a timeline table are never counted anew, and who has heard one hears none before it any more.
+fn known_logs(view: &TabletView) -> Vec<(u8, u64)> {
+    let counted = |tablet: &Tablet| {
+        let members = tablet.streams().flat_map(|stream| stream.members());
+        members.map(|member| (member.region, member.log)).collect::<Vec<_>>()
+    };
+    let mut logs = view.look(counted).unwrap_or_default();
+    if !planted!("table.heard-log-forgotten") {
+        logs.extend(
+            view.with_region(|region| region.heard_logs().collect::<Vec<_>>()).unwrap_or_default(),
+        );
+    }
     let mut known = BTreeMap::<u8, u64>::new();
-    for member in members {
-        let highest = known.entry(member.region.0).or_default();
-        *highest = member.log.0.max(*highest);
+    for (region, log) in logs {
+        let highest = known.entry(region.0).or_default();
+        *highest = log.0.max(*highest);
     }
     known.into_iter().collect()
 }

@@ -220,7 +220,11 @@ impl Judge<'_> {
                 if write.ends_ns.is_none_or(|ends| ends >= read.begins_ns) {
                     continue;
                 }
-                let lost = self.may_be_lost(&read.key, version, write.begins_ns);
+                // A home that lost its log shows again what others had followed once the streams that it waits
+                // for are there, too.
+                let between = |e: &Erasure| e.at_ns >= write.begins_ns && e.at_ns <= read.begins_ns;
+                let lost = self.may_be_lost(&read.key, version, write.begins_ns)
+                    || self.erasures.iter().any(between);
                 if !lost && !self.shows(&read.key, found.map(|(version, _)| version), version) {
                     return Err(format!("the newest is older than {write:?}: {read:?}"));
                 }

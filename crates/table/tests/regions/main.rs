@@ -284,6 +284,15 @@ fn three_regions_keep_every_promise_whatever_fails() {
     assert!(count < SEEDS || missing.is_empty(), "never happened: {missing:?}");
 }
 
+/// A timeline table whose region loses its log a second time: its third log had a number of the same height as
+/// the second one, lower by chance in one of two, and whoever had heard the second heard the third no more.
+#[test]
+fn a_log_that_is_erased_twice_is_heard_again() {
+    for seed in [319, 397] {
+        assert_eq!(run(Plan::of(seed), &[], false).violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
 #[test]
 fn the_same_seed_is_the_same_world() {
     let digest = |_| run(Plan::of(1), &[], false).digest;
