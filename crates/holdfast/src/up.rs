@@ -111,8 +111,7 @@ pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
     let of_views = ViewFace::new(views.clone(), alone.map(|(name, _)| name.clone()));
     let native = native.with_audit(audit.clone()).with(files).with(of_views);
     let scribe = ScribeFace::new(node.clone());
-    let regions = regions(config, &machine)?;
-    let tables = TableFace::new(node.clone(), config.tables_bytes(), regions);
+    let tables = TableFace::new(node.clone(), config.tables_bytes(), regions(config, &machine)?);
     let native = Arc::new(native.with(scribe.clone()).with(tables.clone()));
     let context = Context {
         data,

@@ -267,9 +267,19 @@ fn a_tablet_is_made_and_kept_in_these_bytes() {
     assert!(matches!(view.apply(Index(5), &made.command()), Applied::Refused(_)));
 }
 
-/// What a message says of a stream, of each kind one; and requests, answers and tokens within.
+/// A message's bytes, and no others.
+#[track_caller]
+fn has_bytes(message: &Message, text: &str) {
+    let wanted = bytes(text);
+    assert_eq!(message.to_bytes(), wanted, "{message:?}");
+    assert_eq!(Message::from_bytes(&wanted).as_ref(), Ok(message));
+    for cut in 0..wanted.len() {
+        assert!(Message::from_bytes(&wanted[..cut]).is_err(), "{text} up to {cut}");
+    }
+}
+
 #[test]
-fn messages_have_these_bytes() {
+fn requests_answers_and_tokens_have_these_bytes() {
     let (stream, epoch) = (StreamId(2), Epoch::new(2, RegionId(1)));
     let place = Place::new(epoch, 3);
     let before = Place::new(Epoch::new(1, RegionId(2)), 2);
@@ -282,18 +292,12 @@ fn messages_have_these_bytes() {
     let write = |value, expect| forward(Op::Write { asked, value, expect }, None);
     let read = |level| forward(Op::Read(level), Some((stream, place)));
     let answered = |answer| Message::Answered { ticket: 9, answer };
-    let entries = vec![stream_entry(Body::Open, None)];
     let mut token = Token::of(stream, place);
     token.see(stream, before);
     let nine = "0900000000000000";
     let (asks, no_place) = ("01 03 0900000000000000 01000000 6b", "00".repeat(16));
     let asked_text = "0400000000000000 0500000000000000 0500000000000000";
-    let held = "0201000000000000 0200000000000000";
-    let (epoch_text, ends) = ("0102000000000000", format!("01000000 {held}"));
-    let opens = format!("01000000 {PLACE} {BEFORE} 00 01");
-    let seen = format!("02000000 02 {held} 02 {PLACE}");
-    let position =
-        Position { stream, matched: place, shown: 2, promised: Epoch::new(1, RegionId(2)) };
+    let seen = format!("02000000 02 0201000000000000 0200000000000000 02 {PLACE}");
     for (message, text) in [
         (
             write(Some(vec![8]), Expect::Version(6)),
@@ -319,6 +323,33 @@ fn messages_have_these_bytes() {
             format!("02 {nine} 02 00 00000000"),
         ),
         (answered(Answer::Branched), format!("02 {nine} 03")),
+    ] {
+        has_bytes(&message, &text);
+    }
+    let again = answered(Answer::Retry("why, for people here")).to_bytes();
+    assert_eq!(again, bytes(&format!("02 {nine} 04")));
+    assert!(matches!(
+        Message::from_bytes(&again),
+        Ok(Message::Answered { answer: Answer::Retry(_), .. })
+    ));
+    let twice = format!("02 {nine} 02 00 02000000 02 {PLACE} 02 {PLACE}");
+    assert!(Message::from_bytes(&bytes(&twice)).is_err(), "a place that stands there twice");
+    assert!(Message::from_bytes(&bytes("10")).is_err(), "a message of a later build");
+}
+
+#[test]
+fn what_regions_say_of_streams_has_these_bytes() {
+    let (stream, epoch) = (StreamId(2), Epoch::new(2, RegionId(1)));
+    let place = Place::new(epoch, 3);
+    let before = Place::new(Epoch::new(1, RegionId(2)), 2);
+    let entries = vec![stream_entry(Body::Open, None)];
+    let nine = "0900000000000000";
+    let held = "0201000000000000 0200000000000000";
+    let (epoch_text, ends) = ("0102000000000000", format!("01000000 {held}"));
+    let opens = format!("01000000 {PLACE} {BEFORE} 00 01");
+    let position =
+        Position { stream, matched: place, shown: 2, promised: Epoch::new(1, RegionId(2)) };
+    for (message, text) in [
         (Message::NotShown { ticket: 9 }, format!("03 {nine}")),
         (Message::MarkAsked { stream, ticket: 9 }, format!("04 02 {nine}")),
         (
@@ -345,20 +376,6 @@ fn messages_have_these_bytes() {
             format!("0c 02 {epoch_text} {held} {opens}"),
         ),
     ] {
-        let wanted = bytes(&text);
-        assert_eq!(message.to_bytes(), wanted, "{message:?}");
-        assert_eq!(Message::from_bytes(&wanted), Ok(message));
-        for cut in 0..wanted.len() {
-            assert!(Message::from_bytes(&wanted[..cut]).is_err(), "{text} up to {cut}");
-        }
+        has_bytes(&message, &text);
     }
-    let again = answered(Answer::Retry("why, for people here")).to_bytes();
-    assert_eq!(again, bytes(&format!("02 {nine} 04")));
-    assert!(matches!(
-        Message::from_bytes(&again),
-        Ok(Message::Answered { answer: Answer::Retry(_), .. })
-    ));
-    let twice = format!("02 {nine} 02 00 02000000 02 {PLACE} 02 {PLACE}");
-    assert!(Message::from_bytes(&bytes(&twice)).is_err(), "a place that stands there twice");
-    assert!(Message::from_bytes(&bytes("10")).is_err(), "a message of a later build");
 }
