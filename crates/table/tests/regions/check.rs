@@ -6,9 +6,11 @@
 use crate::Plan;
 use crate::faults::Erasure;
 use crate::people::{Answer, Op, Told, number};
-use crate::world::World;
+use crate::world::{Entries, TABLE, World};
+use holdfast_env::HoldMutex;
 use holdfast_table::entry::{Body, ChangeKind, StreamEntry};
-use holdfast_table::ids::StreamId;
+use holdfast_table::ids::{Place, StreamId};
+use holdfast_table::name::TableName;
 use holdfast_table::sim::linear::{Call, Operation, is_linearizable};
 use holdfast_table::tablet::Tablet;
 use holdfast_wire::table::{Expect, Level, TableMode, Written};
@@ -51,8 +53,10 @@ pub fn all(
         equal(region, tablets, &copies[0])?;
     }
     let mut lines = BTreeMap::new();
-    for tablet in &copies[0] {
-        line_up(tablet, &mut lines)?;
+    let known = world.shared.entries.held();
+    for (number, tablet) in copies[0].iter().enumerate() {
+        let topic = TableName::new(TABLE).unwrap().topic(number as u16);
+        line_up(tablet, (&topic, &known), &mut lines)?;
     }
     let last = |(key, line): (&Vec<u8>, &Line)| {
         let (version, last) = line.last_key_value()?;
@@ -72,17 +76,14 @@ pub fn all(
     }
 }
 
-fn entries(tablet: &Tablet, id: StreamId) -> &[StreamEntry] {
-    tablet.stream(id).behind(0, usize::MAX)
-}
-
 fn equal(region: usize, tablets: &[Tablet], first: &[Tablet]) -> Result<(), String> {
     if tablets.len() != first.len() {
         return Err(format!("T5: region {region} has {} tablets", tablets.len()));
     }
     for (one, other) in tablets.iter().zip(first) {
         for id in one.form().streams() {
-            if entries(one, id) != entries(other, id) {
+            let of = |tablet: &Tablet| (tablet.stream(id).tail(), tablet.stream(id).epochs());
+            if of(one) != of(other) {
                 return Err(format!("T5: region {region} holds another stream {}", id.0));
             }
         }
@@ -91,10 +92,19 @@ fn equal(region: usize, tablets: &[Tablet], first: &[Tablet]) -> Result<(), Stri
 }
 
 /// T1, of the streams as they are in the end.
-fn line_up(tablet: &Tablet, lines: &mut BTreeMap<Vec<u8>, Line>) -> Result<(), String> {
+fn line_up(
+    tablet: &Tablet,
+    (topic, known): (&str, &Entries),
+    lines: &mut BTreeMap<Vec<u8>, Line>,
+) -> Result<(), String> {
     let mut own = BTreeMap::<Vec<u8>, Line>::new();
     for id in tablet.form().streams() {
-        for entry in entries(tablet, id) {
+        let stream = tablet.stream(id);
+        for number in 1..=stream.tail().number {
+            let place = Place::new(stream.epoch_at(number).unwrap_or_default(), number);
+            let entry = known
+                .get(&(topic.to_owned(), id, place))
+                .ok_or(format!("nobody ever held {place} of stream {}", id.0))?;
             let Body::Change(change) = &entry.body else { continue };
             let (stream, after) = (id, change.after);
             let version = Version { stream, entry: entry.clone(), after, value: None };

@@ -1,10 +1,11 @@
 //! What goes wrong among regions, as a seed draws it.
 
-use crate::world::{Cell, End, REGIONS, Visitor, World, address};
+use crate::world::{Cell, End, REGIONS, TABLE, Visitor, World, address};
 use crate::{MS, SECOND};
 use holdfast_env::{HoldMutex, sometimes};
 use holdfast_table::entry::Body;
-use holdfast_table::ids::{LogId, RegionId, StreamId};
+use holdfast_table::ids::{LogId, Place, RegionId, StreamId};
+use holdfast_table::name::TableName;
 use holdfast_table::tablet::Tablet;
 use holdfast_wire::table::TableMode;
 use std::collections::BTreeMap;
@@ -132,14 +133,17 @@ fn erase(world: &World, cell: &Arc<Cell>, erasures: &Erasures, for_ns: u64) {
     sometimes!("a log was erased");
     let others = world.cells.iter().filter(|other| other.region != cell.region);
     let mut held = BTreeMap::<Vec<u8>, u64>::new();
-    for tablet in others.flat_map(|other| other.tablets()) {
-        let entries = tablet.streams().flat_map(|stream| stream.behind(0, usize::MAX));
-        for change in entries.filter_map(|entry| match &entry.body {
-            Body::Change(change) => Some(change),
-            _ => None,
-        }) {
-            let highest = held.entry(change.key.clone()).or_default();
-            *highest = change.version.max(*highest);
+    for (number, tablet) in others.flat_map(|other| other.tablets().into_iter().enumerate()) {
+        let topic = TableName::new(TABLE).unwrap().topic(number as u16);
+        let known = world.shared.entries.held();
+        for stream in tablet.streams() {
+            for number in 1..=stream.tail().number {
+                let place = Place::new(stream.epoch_at(number).unwrap_or_default(), number);
+                let entry = known.get(&(topic.clone(), stream.id(), place));
+                let Some(Body::Change(change)) = entry.map(|entry| &entry.body) else { continue };
+                let highest = held.entry(change.key.clone()).or_default();
+                *highest = change.version.max(*highest);
+            }
         }
     }
     erasures.held().push(Erasure { at_ns: world.net.now_ns(), held });

@@ -5,6 +5,8 @@
 use crate::people::Told;
 use crate::{MS, Plan, SECOND};
 use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerReply, PeerRequest, Peers, Who,
@@ -15,13 +17,14 @@ use holdfast_node::{Machine, Node, NodeConfig};
 use holdfast_server::Native;
 use holdfast_sim::task::{Left, slot};
 use holdfast_sim::{Distance, Life, Listener, Over, SimDisk, SimNet};
+use holdfast_table::entry::{Entry, StreamEntry};
 use holdfast_table::face::TableFace;
-use holdfast_table::ids::RegionId;
+use holdfast_table::ids::{Place, RegionId, StreamId};
 use holdfast_table::name::TableName;
 use holdfast_table::regions::{Link, Regions};
 use holdfast_table::tablet::Tablet;
 use holdfast_table::view::TabletView;
-use holdfast_view::{Context, Fold, FoldOptions, SnapshotStore};
+use holdfast_view::{Applied, Context, Fold, FoldOptions, SnapshotStore, View};
 use holdfast_wire::table as msg;
 use holdfast_wire::{OP_TABLE_DESCRIBE, OP_TABLE_MAKE};
 use std::collections::BTreeMap;
@@ -70,6 +73,8 @@ pub struct Shared {
     pub net: SimNet,
     pub plan: Plan,
     violations: Mutex<Vec<String>>,
+    /// Every entry that any log had when it was looked at: tablets forget what shows everywhere.
+    pub entries: Mutex<Entries>,
 }
 
 impl Shared {
@@ -368,6 +373,15 @@ impl Cell {
         let topics = (0..self.shared.plan.tablets).map(|tablet| name.topic(tablet));
         let there = log.topics();
         let folded = topics.filter(|topic| there.contains(topic)).filter_map(|topic| {
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+            let store = SnapshotStore { disk, directory: "/nowhere".into() };
+            let never = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
+            let all =
+                Fold::<All>::open_member(log.clone(), Context::of(&topic), store, never).unwrap();
+            let said = all.read(|view, _| view.0.clone()).unwrap();
+            let of = |((stream, place), entry)| ((topic.clone(), stream, place), entry);
+            self.shared.entries.held().extend(said.into_iter().map(of));
+            all.end();
             let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
             let store = SnapshotStore { disk, directory: "/nowhere".into() };
             let never = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
@@ -379,6 +393,43 @@ impl Cell {
             tablet
         });
         folded.collect()
+    }
+}
+
+/// By topic, stream and place.
+pub type Entries = BTreeMap<(String, StreamId, Place), StreamEntry>;
+
+/// All that a topic says of streams.
+struct All(BTreeMap<(StreamId, Place), StreamEntry>);
+
+impl View for All {
+    const NAME: &'static str = "all";
+    const VERSION: u32 = 1;
+
+    fn begin(_: &Context) -> All {
+        All(BTreeMap::new())
+    }
+
+    fn apply(&mut self, _: Index, command: &[u8]) -> Applied {
+        let said = match Entry::from_bytes(command) {
+            Ok(Entry::Decided { stream, entry }) => vec![(stream, entry)],
+            Ok(Entry::Followed { stream, entries, .. }) => {
+                entries.into_iter().map(|entry| (stream, entry)).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.0.extend(said.into_iter().map(|(stream, entry)| ((stream, entry.place), entry)));
+        Applied::Ok(Vec::new())
+    }
+
+    fn snapshot(&self, _: &mut Writer<'_>) {}
+
+    fn describe(_: &[u8]) -> String {
+        String::new()
+    }
+
+    fn restore(context: &Context, _: &mut Source<'_>) -> Result<All> {
+        Ok(All::begin(context))
     }
 }
 
@@ -484,7 +535,12 @@ pub struct World {
 impl World {
     pub fn new(plan: Plan) -> Arc<World> {
         let net = SimNet::new(plan.seed);
-        let shared = Arc::new(Shared { net: net.clone(), plan, violations: Mutex::default() });
+        let shared = Arc::new(Shared {
+            net: net.clone(),
+            plan,
+            violations: Mutex::default(),
+            entries: Mutex::default(),
+        });
         let rng = SeededRng::new(plan.seed ^ 0x5eed);
         let cells = (0..REGIONS).map(|region| Cell::new(region, rng.next_u64(), &shared)).collect();
         for (a, b, us) in WAYS_US {
