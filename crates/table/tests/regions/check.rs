@@ -198,11 +198,18 @@ impl Judge<'_> {
         own == Some((told.session, told.sequence)) && there.value == *value && fits
     }
 
+    /// Whether nothing was found because of a deletion that went with a log afterwards: no line has it.
+    fn deletion_may_be_lost(&self, found: Option<u64>, begins_ns: u64) -> bool {
+        let timeline = self.plan.mode == TableMode::Timeline;
+        timeline && found.is_none() && self.erasures.iter().any(|e| e.at_ns >= begins_ns)
+    }
+
     /// T2: a critical read shows what its client has seen, or that it was deleted since.
     fn is_new_enough(&self, told: &Told, found: Option<u64>) -> Result<(), String> {
         let Op::Read(Level::Critical { version }) = &told.op else { return Ok(()) };
         match self.shows(&told.key, found, *version)
             || self.may_be_lost(&told.key, *version, told.begins_ns)
+            || self.deletion_may_be_lost(found, told.begins_ns)
         {
             true => Ok(()),
             false => Err(format!("T2: older than what was asked for: {told:?}")),
@@ -234,7 +241,8 @@ impl Judge<'_> {
                 // for are there, too.
                 let between = |e: &Erasure| e.at_ns >= write.begins_ns && e.at_ns <= read.begins_ns;
                 let lost = self.may_be_lost(&read.key, version, write.begins_ns)
-                    || self.erasures.iter().any(between);
+                    || self.erasures.iter().any(between)
+                    || self.deletion_may_be_lost(found.map(|(version, _)| version), read.begins_ns);
                 if !lost && !self.shows(&read.key, found.map(|(version, _)| version), version) {
                     return Err(format!("the newest is older than {write:?}: {read:?}"));
                 }
