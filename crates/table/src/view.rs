@@ -349,4 +349,16 @@ mod tests {
             assert_eq!(view.with_region(|region| region.leads(home)), Some(leads), "{log:?}");
         }
     }
+
+    /// A log and the one that replaces it have entries of the same indices, and what the first one's starts asked
+    /// for is in streams that the second one is sent.
+    #[test]
+    fn starts_of_two_logs_have_other_numbers() {
+        let numbers = |log| (1..100).map(move |index| number_of_start(LogId(log), index));
+        let mut all: Vec<u64> = numbers(1 << 32 | 7).chain(numbers(2 << 32 | 7)).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 2 * 99);
+        assert!(all.iter().all(|number| *number < 1 << 32));
+    }
 }

@@ -343,3 +343,30 @@ fn join(regions: &[RegionId]) -> String {
     let numbers: Vec<String> = regions.iter().map(|region| region.0.to_string()).collect();
     format!("regions {}", numbers.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::Settings;
+    use crate::tablet::Mode;
+    use holdfast_base::ids::Index;
+    use holdfast_view::{Context, View};
+
+    /// The log of a region that lost one before is in no stream of a timeline table: who has heard it alone
+    /// knows of it, and hears none of a lower number any more.
+    #[test]
+    fn a_log_that_was_heard_is_known() {
+        let (own, other) = (RegionId(0), RegionId(1));
+        let form = Form::of(Mode::Timeline, StreamId(0), [(own, LogId(5)), (other, LogId(5))]);
+        let made = Made { form, region: own, tablet: 0, tablets: 1 };
+        let mut view = TabletView::begin(&Context::of("table/t/0"));
+        for (index, entry) in (1..).zip([prepared(LogId(5)), made.command()]) {
+            view.apply(Index(index), &entry);
+        }
+        assert!(view.decide(Settings::default(), Some(Index(3))));
+        assert_eq!(known_logs(&view), [(0, 5), (1, 5)]);
+        let message = Message::NotShown { ticket: 0 };
+        view.with_region(|region| region.arrived(other, LogId(9), message));
+        assert_eq!(known_logs(&view), [(0, 5), (1, 9)]);
+    }
+}
