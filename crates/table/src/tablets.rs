@@ -213,8 +213,9 @@ impl OpenTablet {
     }
 
     fn send(&self, to: RegionId, message: &Message) {
-        let made = self.fold.read_last(|view| view.log().zip(self.form()));
-        let Some((log, form)) = made else { return };
+        // One after the other: who reads within a read waits for ever behind a writer between them.
+        let (log, form) = (self.fold.read_last(TabletView::log), self.form());
+        let (Some(log), Some(form)) = (log, form) else { return };
         let (table, tablet) = (self.name.0.to_string(), self.name.1);
         let told = Told { table, tablet, form, log: log.0, message: message.to_bytes() };
         self.regions.tell(to, told.to_bytes());
