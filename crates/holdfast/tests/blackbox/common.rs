@@ -285,7 +285,15 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.success());
 }
 
-/// A port that was free a moment ago.
+/// A port that is free, below those that the system gives away by itself: one of them, free a moment ago, may
+/// be a connection's of another test the next.
 pub fn free_port() -> u16 {
-    TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id() * 97);
+        let port = 22_000 + (next % 10_000) as u16;
+        if TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))).is_ok() {
+            return port;
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The cache's client and router against real servers, some of which die.
 
-use super::common::{Scratch, binary, finish, resident_bytes};
+use super::common::{Scratch, binary, finish, free_port, resident_bytes};
 use super::memcached::{Memcached, python};
 use holdfast_cache_client::{
     Answer, Batch, CacheClientOptions, Client, Failover, Store, Transport,
@@ -23,10 +23,6 @@ fn route(arguments: &[&str]) -> Memcached {
     // On a busy machine a server may be silent for long, and is not dead.
     let patient = ["route", "-p", "-1", "-I", "4M", "--patience", "20000"];
     Memcached::start(&[&patient, arguments].concat())
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn caches(count: usize) -> (Vec<Memcached>, Vec<String>) {
