@@ -6,11 +6,11 @@
 )]
 
 use holdfast_base::{Error, Result};
-use holdfast_env::tasks;
+use holdfast_env::{HoldMutex, tasks};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -62,8 +62,7 @@ impl Distances {
 /// A way to a port of this machine.
 pub struct Way {
     port: u16,
-    /// Odd while the way is cut; connections of another number end.
-    cuts: Arc<AtomicU64>,
+    is_cut: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -73,13 +72,14 @@ impl Way {
         let doing = |e: std::io::Error| Error::from(e).context("make a way between regions");
         let listener = TcpListener::bind("127.0.0.1:0").map_err(doing)?;
         let own = listener.local_addr().map_err(doing)?.port();
-        let (cuts, open) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let way = Way { port: own, cuts: cuts.clone(), open: open.clone() };
+        let (is_cut, open) =
+            (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
+        let way = Way { port: own, is_cut: is_cut.clone(), open: open.clone() };
         // It ends with the process.
         tasks::spawn("way", move || {
             for from in listener.incoming().flatten() {
                 // Who is cut off, or finds nobody there, sees its connection end.
-                if cuts.load(Ordering::Acquire) % 2 == 1 {
+                if is_cut.load(Ordering::Acquire) {
                     continue;
                 }
                 let Ok(to) = TcpStream::connect(("127.0.0.1", port)) else { continue };
@@ -96,13 +96,11 @@ impl Way {
 
     /// Ends all of its connections, and lets none through until it is healed.
     pub fn cut(&self, heal: bool) {
-        let cuts = self.cuts.load(Ordering::Acquire);
-        if (cuts % 2 == 1) == heal {
-            self.cuts.store(cuts + 1, Ordering::Release);
-        }
-        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(|e| e.into_inner()));
-        for connection in open.iter().filter(|_| !heal) {
-            let _ = connection.shutdown(Shutdown::Both);
+        self.is_cut.store(!heal, Ordering::Release);
+        if !heal {
+            for connection in self.open.held().drain(..) {
+                let _ = connection.shutdown(Shutdown::Both);
+            }
         }
     }
 }
@@ -117,7 +115,7 @@ fn pass_on(
         stream.set_nodelay(true)?;
     }
     {
-        let mut open = open.lock().unwrap_or_else(|e| e.into_inner());
+        let mut open = open.held();
         // Those that have ended are known by having no other end any more.
         open.retain(|stream: &TcpStream| stream.peer_addr().is_ok());
         open.push(from.try_clone()?);

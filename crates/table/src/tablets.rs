@@ -43,6 +43,8 @@ pub struct OpenTablet {
     settings: OnceLock<Settings>,
     /// An entry is on its way that says which start of the region this is.
     starting: AtomicBool,
+    /// Of what it was made as: see [`OpenTablet::form`].
+    form: OnceLock<u32>,
     hand: Mutex<Hand>,
     waiting: Mutex<BTreeMap<u64, Done<Answer>>>,
     clients: AtomicU64,
@@ -62,6 +64,7 @@ impl OpenTablet {
             regions,
             settings: OnceLock::new(),
             starting: AtomicBool::new(false),
+            form: OnceLock::new(),
             hand: Mutex::new(Hand::Free),
             waiting: Mutex::default(),
             clients: AtomicU64::new(0),
@@ -126,10 +129,14 @@ impl OpenTablet {
         heard.flatten()
     }
 
-    /// What it was made as, the same in all its regions.
+    /// What it was made as, the same in all its regions; each message has it, and it stays.
     fn form(&self) -> Option<u32> {
+        if let Some(form) = self.form.get() {
+            return Some(*form);
+        }
         let made = self.fold.read_last(|view| view.made())?;
-        Some(crc32c(&Made { region: RegionId::default(), ..made }.to_bytes()))
+        let form = crc32c(&Made { region: RegionId::default(), ..made }.to_bytes());
+        Some(*self.form.get_or_init(|| form))
     }
 
     /// Asks for one record; `done` is called once, on any thread.
