@@ -1,6 +1,9 @@
 //! `holdfast table`: records with versions. Decides nothing about them.
 
+mod branch;
+
 use crate::log::text_or_hex;
+use branch::Keep;
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast_base::ordered::after_prefix;
 use holdfast_base::units::format_bytes;
@@ -89,6 +92,27 @@ pub enum Table {
         /// From the last key to the first
         #[arg(long)]
         backwards: bool,
+    },
+    /// Go on without a region that is lost, in a timeline table: what is at home there can be written again,
+    /// from where the furthest of the other regions has followed. What it had alone comes back as branches
+    Seal {
+        table: String,
+        /// The region's number
+        #[arg(long, value_name = "REGION")]
+        lost: u8,
+    },
+    /// List what sealed regions had alone: key, branch, versions, value
+    Branches { table: String },
+    /// See to a branch: it is one no more
+    Resolve {
+        table: String,
+        key: String,
+        /// The record as it is; or what the branch has, as the record's next version
+        #[arg(long, value_enum)]
+        keep: Keep,
+        /// Which one, as `table branches` prints it, where the key has several
+        #[arg(long)]
+        branch: Option<String>,
     },
 }
 
@@ -215,6 +239,11 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             };
             scan(client, table, (from, until), (*limit, *backwards), out)
         }
+        Table::Seal { table, lost } => branch::seal(client, table, *lost, out),
+        Table::Branches { table } => branch::list(client, table, out),
+        Table::Resolve { table, key, keep, branch } => {
+            branch::resolve(client, (table, key), *keep, branch.as_deref(), out)
+        }
     }
 }
 
@@ -305,17 +334,12 @@ fn scan(
             client.table(table).scan(&from, until.as_deref(), backwards, rows_max)?;
         left -= found.len() as u64;
         for found in &found {
-            // A record is one line.
-            let shown = |bytes: &[u8]| {
-                let text = String::from_utf8_lossy(bytes);
-                text.replace('\\', "\\\\")
-                    .replace('\n', "\\n")
-                    .replace('\t', "\\t")
-                    .replace('\r', "\\r")
-            };
             let record = &found.record;
             out.line(
-                || format!("{}\t{}\t{}", shown(&found.key), record.version, shown(&record.value)),
+                || {
+                    let (key, value) = (one_line(&found.key), one_line(&record.value));
+                    format!("{key}\t{}\t{value}", record.version)
+                },
                 || {
                     let mut object = versioned(&record.value, record.version);
                     object["key"] = text_or_hex(&found.key);
@@ -330,6 +354,12 @@ fn scan(
         }
     }
     Ok(())
+}
+
+/// A record is one line.
+fn one_line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.replace('\\', "\\\\").replace('\n', "\\n").replace('\t', "\\t").replace('\r', "\\r")
 }
 
 fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
@@ -363,6 +393,12 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
                 format_bytes(tablet.bytes),
                 tablet.sessions
             );
+            if tablet.branches > 0 {
+                line += &format!(
+                    "\n        {} branches: what sealed regions had alone (`holdfast table branches {}`)",
+                    tablet.branches, info.table
+                );
+            }
             for stream in tablet.streams.iter().filter(|_| each && info.regions > 1) {
                 line += &format!(
                     "\n        home {}: led by region {}, {} entries held, {} shown",
@@ -384,7 +420,8 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
         let tablets: Vec<Value> = info.tablets.iter().map(|tablet| {
             json!({
                 "applied": tablet.applied, "records": tablet.records, "tombstones": tablet.tombstones,
-                "bytes": tablet.bytes, "sessions": tablet.sessions, "stopped": tablet.stopped,
+                "bytes": tablet.bytes, "sessions": tablet.sessions, "branches": tablet.branches,
+                "stopped": tablet.stopped,
                 "streams": tablet.streams.iter().map(|stream| json!({
                     "home": stream.home, "leader": stream.leader, "held": stream.held,
                     "shown": stream.shown,

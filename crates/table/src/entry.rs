@@ -2,6 +2,7 @@
 //! docs/formats/table.md describes them byte by byte.
 
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId, Value};
+use crate::tablet::branch::{Branch, BranchId};
 use crate::tablet::image::Part;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::codec_struct;
@@ -78,6 +79,10 @@ pub enum Body {
     Admit { region: RegionId, log: LogId },
     /// The region's log holds all and counts.
     Count { region: RegionId, log: LogId },
+    /// What a region had decided in a stream that was sealed without it.
+    Branch(Branch),
+    /// Somebody has seen to that branch: it is one no more.
+    Resolved(BranchId),
 }
 
 /// A version of a record.
@@ -138,6 +143,8 @@ impl StreamEntry {
             Body::Refused(Refusal::Absent) => 1,
             Body::Mark(tickets) => 4 + 9 * tickets.len(),
             Body::Admit { .. } | Body::Count { .. } => 1 + 8,
+            Body::Branch(branch) => branch.encoded_bytes(),
+            Body::Resolved(id) => id.encoded_bytes(),
         };
         (fixed + asked + body) as u64
     }
@@ -246,6 +253,14 @@ impl Encode for Body {
                 region.encode(out);
                 log.encode(out);
             }
+            Body::Branch(branch) => {
+                7u8.encode(out);
+                branch.encode(out);
+            }
+            Body::Resolved(id) => {
+                8u8.encode(out);
+                id.encode(out);
+            }
         }
     }
 }
@@ -265,6 +280,8 @@ impl Decode for Body {
             }
             5 => Body::Admit { region: RegionId::decode(reader)?, log: LogId::decode(reader)? },
             6 => Body::Count { region: RegionId::decode(reader)?, log: LogId::decode(reader)? },
+            7 => Body::Branch(Branch::decode(reader)?),
+            8 => Body::Resolved(BranchId::decode(reader)?),
             _ => return Err(DecodeError::BadValue("body")),
         })
     }

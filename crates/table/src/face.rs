@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+mod branches;
 mod form;
 mod near;
 mod records;
@@ -90,6 +91,14 @@ fn write_told(meta: &[u8]) -> Told {
     Some(("table write", named(meta).ok()?))
 }
 
+fn seal_told(meta: &[u8]) -> Told {
+    Some(("table seal", named(meta).ok()?))
+}
+
+fn resolve_told(meta: &[u8]) -> Told {
+    Some(("table resolve", named(meta).ok()?))
+}
+
 impl Face for TableFace {
     fn routes(self: Arc<Self>) -> Vec<Route> {
         let route = |opcode: u16, serve: fn(Arc<TableFace>, Request<'_>)| {
@@ -116,6 +125,13 @@ impl Face for TableFace {
                 .audited(Matter::Data, write_told),
             read(wire::OP_TABLE_READ, TableFace::serve_read),
             read(wire::OP_TABLE_SCAN, TableFace::serve_scan),
+            route(wire::OP_TABLE_SEAL, TableFace::serve_seal)
+                .allows(allows(Access::Write))
+                .audited(Matter::Data, seal_told),
+            read(wire::OP_TABLE_BRANCHES, TableFace::serve_branches),
+            route(wire::OP_TABLE_RESOLVE, TableFace::serve_resolve)
+                .allows(allows(Access::Write))
+                .audited(Matter::Data, resolve_told),
             route(wire::OP_TABLE_PREPARE, TableFace::serve_prepare).allows(regions::allows),
             route(wire::OP_TABLE_ADOPT, TableFace::serve_adopt)
                 .allows(regions::allows)
@@ -452,6 +468,7 @@ fn tablet_info(tablet: &OpenTablet) -> msg::TabletInfo {
                 tombstones: tablet.tombstones().len() as u64,
                 bytes: tablet.bytes(),
                 sessions: tablet.sessions().len() as u64,
+                branches: tablet.branches().said().len() as u64,
                 streams: tablet.streams().map(stream).collect(),
                 ..msg::TabletInfo::default()
             }

@@ -5,6 +5,7 @@ mod bytes;
 use crate::entry::{Asked, StreamEntry};
 use crate::ids::{Epoch, Key, Place, RegionId, StreamId, Value};
 use crate::sessions::Outcome;
+use crate::tablet::branch::{Branch, BranchId};
 use crate::tablet::image::{ImageId, Part};
 use crate::token::Token;
 
@@ -24,6 +25,23 @@ pub enum Op {
         expect: Expect,
     },
     Read(Level),
+    /// Somebody has seen to a branch of the key: it is one no more.
+    Resolve {
+        stream: StreamId,
+        place: Place,
+    },
+}
+
+impl Request {
+    /// The branch that it resolves, if it is such a request.
+    pub fn resolves(&self) -> Option<BranchId> {
+        match self.op {
+            Op::Resolve { stream, place } => {
+                Some(BranchId { key: self.key.clone(), stream, place })
+            }
+            Op::Write { .. } | Op::Read(_) => None,
+        }
+    }
 }
 
 /// On what a write insists.
@@ -117,4 +135,6 @@ pub enum Message {
     ImageAsked { image: Option<ImageId>, part: u64 },
     /// A part of an image of the sender's tablet.
     ImagePart(Part),
+    /// The sender had this in a stream that goes on without it: who leads that says so there.
+    Branch(Branch),
 }

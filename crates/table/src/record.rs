@@ -33,13 +33,7 @@ impl Encode for Record {
     fn encode(&self, out: &mut Vec<u8>) {
         self.version.encode(out);
         self.home.encode(out);
-        match &self.value {
-            None => 0u8.encode(out),
-            Some(value) => {
-                1u8.encode(out);
-                put_bytes(out, value);
-            }
-        }
+        put_value(out, self.value.as_ref());
         self.stream.encode(out);
         self.place.encode(out);
         self.origin.encode(out);
@@ -53,11 +47,7 @@ impl Decode for Record {
         Ok(Record {
             version: u64::decode(reader)?,
             home: StreamId::decode(reader)?,
-            value: match u8::decode(reader)? {
-                0 => None,
-                1 => Some(reader.bytes()?.into()),
-                _ => return Err(DecodeError::BadValue("record")),
-            },
+            value: value_of(reader)?,
             stream: StreamId::decode(reader)?,
             place: Place::decode(reader)?,
             origin: RegionId::decode(reader)?,
@@ -65,6 +55,22 @@ impl Decode for Record {
             moves: Vec::decode(reader)?,
         })
     }
+}
+
+/// A value, or that there is none.
+pub(crate) fn put_value(out: &mut Vec<u8>, value: Option<&Value>) {
+    value.is_some().encode(out);
+    if let Some(value) = value {
+        put_bytes(out, value);
+    }
+}
+
+/// The inverse.
+pub(crate) fn value_of(reader: &mut Reader<'_>) -> Result<Option<Value>, DecodeError> {
+    Ok(match bool::decode(reader)? {
+        true => Some(reader.bytes()?.into()),
+        false => None,
+    })
 }
 
 impl Record {

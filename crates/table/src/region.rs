@@ -6,6 +6,7 @@ mod ask;
 mod follow;
 mod image;
 mod lead;
+mod seal;
 mod sound;
 mod takeover;
 
@@ -112,6 +113,9 @@ pub struct Region {
     promised_to: BTreeMap<StreamId, (Epoch, LogId)>,
     acks: BTreeMap<(StreamId, RegionId), Ack>,
     heard: BTreeMap<RegionId, Heard>,
+    /// The region that an operator has called lost, if nothing was heard of it since. There is one: what a second
+    /// one had decided on what the first had said would wait for ever.
+    lost: Option<RegionId>,
     /// Up to where a stream's leader says that it is kept.
     told_kept: BTreeMap<StreamId, Place>,
     /// The last entry of a stream that is on its way into the topic, and how many appends are.
@@ -129,6 +133,8 @@ pub struct Region {
     settling: bool,
     /// The image that this region's log is sent.
     taking: Option<Taking>,
+    /// How often one was asked for to take back what was sealed off.
+    givers_asked: usize,
     /// For how long there is one in the topic that nobody goes on with.
     left_ticks: u32,
     /// Images that other regions' logs are sent, and how many were begun since the start.
@@ -163,6 +169,7 @@ impl Region {
             promised_to: BTreeMap::new(),
             acks: BTreeMap::new(),
             heard,
+            lost: None,
             told_kept: BTreeMap::new(),
             on_the_way: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -172,6 +179,7 @@ impl Region {
             parked_bytes: 0,
             settling: false,
             taking: None,
+            givers_asked: 0,
             left_ticks: 0,
             giving: BTreeMap::new(),
             images: 0,
@@ -240,6 +248,7 @@ impl Region {
         let Some(heard) = self.heard.get_mut(&from) else { return };
         heard.ticks_ago = 0;
         heard.log = heard.log.max(log);
+        self.lost = self.lost.filter(|lost| *lost != from);
         if !self.is_ready() || !is_sound {
             return;
         }
@@ -288,6 +297,7 @@ impl Region {
         self.tick_claims();
         self.tick_requests();
         self.tick_images();
+        self.say_branches();
         self.settle_entries();
         self.settle();
     }

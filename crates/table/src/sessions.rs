@@ -22,6 +22,8 @@ pub enum Outcome {
     Written(u64),
     /// Nothing was changed.
     Refused(Refusal),
+    /// The branch is one no more.
+    Resolved,
 }
 
 /// A result and where it was decided.
@@ -87,6 +89,7 @@ impl Outcome {
                 Some(Outcome::Written(change.version))
             }
             Body::Refused(refusal) => Some(Outcome::Refused(*refusal)),
+            Body::Resolved(_) => Some(Outcome::Resolved),
             _ => None,
         }
     }
@@ -207,6 +210,7 @@ impl Encode for Outcome {
                 2u8.encode(out);
                 refusal.encode(out);
             }
+            Outcome::Resolved => 3u8.encode(out),
         }
     }
 }
@@ -216,6 +220,7 @@ impl Decode for Outcome {
         Ok(match u8::decode(reader)? {
             1 => Outcome::Written(u64::decode(reader)?),
             2 => Outcome::Refused(Refusal::decode(reader)?),
+            3 => Outcome::Resolved,
             _ => return Err(DecodeError::BadValue("outcome")),
         })
     }

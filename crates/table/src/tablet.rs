@@ -2,6 +2,7 @@
 //! `apply` is deterministic and total: the same entries give the same held streams everywhere. What
 //! is known to be kept is told by [`Tablet::keep`], and shows more of what is held, no other thing.
 
+pub mod branch;
 pub mod image;
 
 use crate::entry::{Body, Change, Entry, Settled, StreamEntry};
@@ -10,6 +11,7 @@ use crate::record::Record;
 use crate::sessions::Sessions;
 use crate::stream::{Accepted, Member, Stream};
 use crate::token::Token;
+use branch::Branches;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::random::mix;
@@ -21,6 +23,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Records that a snapshot writes before it asks whether it is still wanted.
 const RECORDS_AT_ONCE: usize = 1024;
+
+/// What a snapshot of a tablet of several regions has behind what all have.
+const TAKING: u8 = 1;
+const BRANCHES: u8 = 2;
 
 pub use holdfast_wire::table::TableMode as Mode;
 
@@ -113,6 +119,7 @@ pub struct Tablet {
     /// The highest version that was forgotten: inserts begin above it.
     floor: u64,
     sessions: Sessions,
+    branches: Branches,
     /// Streams whose next entry waits for another stream, and was counted as such.
     waits: BTreeSet<(StreamId, u64)>,
     /// Another region's tablet that takes this one's place once it is whole.
@@ -135,6 +142,7 @@ impl Tablet {
             bytes: 0,
             floor: 0,
             sessions: Sessions::default(),
+            branches: Branches::default(),
             waits: BTreeSet::new(),
             taking: None,
         }
@@ -177,9 +185,14 @@ impl Tablet {
         }
         self.sessions.snapshot(out);
         if self.has_others() {
-            out.put(&self.taking.is_some());
+            let taking = if self.taking.is_some() { TAKING } else { 0 };
+            let branches = if self.branches.is_empty() { 0 } else { BRANCHES };
+            out.put(&(taking | branches));
             if let Some(taking) = &self.taking {
                 taking.snapshot(out, goes_on);
+            }
+            if !self.branches.is_empty() {
+                self.branches.snapshot(out);
             }
         }
     }
@@ -210,8 +223,15 @@ impl Tablet {
             tablet.put_record(key, record);
         }
         tablet.sessions = Sessions::restore(source)?;
-        if tablet.has_others() && source.get::<bool>()? {
+        let parts: u8 = if tablet.has_others() { source.get()? } else { 0 };
+        if parts & !(TAKING | BRANCHES) != 0 {
+            return Err(Error::corrupt("restore a tablet: it has parts of no build"));
+        }
+        if parts & TAKING != 0 {
             tablet.taking = Some(Box::new(Taking::restore(&tablet, source)?));
+        }
+        if parts & BRANCHES != 0 {
+            tablet.branches = Branches::restore(source)?;
         }
         Ok(tablet)
     }
@@ -233,11 +253,7 @@ impl Tablet {
                 None => Accepted::Gap,
             },
             Entry::Followed { stream, under, before, entries } => {
-                let gathers = under.leader() == self.region;
-                match self.streams.get_mut(stream) {
-                    Some(stream) => stream.follow(*under, *before, entries.clone(), gathers).0,
-                    None => Accepted::Gap,
-                }
+                self.follow(*stream, *under, *before, entries)
             }
             Entry::Promised { stream, epoch } => {
                 let promised = self.streams.get_mut(stream).is_some_and(|s| s.promise(*epoch));
@@ -258,6 +274,40 @@ impl Tablet {
         };
         self.show(showed);
         Ok(Applied { accepted, entry })
+    }
+
+    fn follow(
+        &mut self,
+        id: StreamId,
+        under: Epoch,
+        before: Place,
+        entries: &[StreamEntry],
+    ) -> Accepted {
+        // What shows is cut off by an image alone, which has the records of before.
+        if self.cuts_shown(id, entries) {
+            return Accepted::Gap;
+        }
+        let gathers = under.leader() == self.region;
+        let Some(stream) = self.streams.get_mut(&id) else { return Accepted::Gap };
+        let cut_off = match self.form.mode {
+            Mode::Timeline => branch::cut_off_by(id, stream, entries),
+            Mode::Strong => Vec::new(),
+        };
+        let (accepted, cut) = stream.follow(under, before, entries.to_vec(), gathers);
+        if cut.is_some() {
+            cut_off.into_iter().for_each(|branch| self.branches.keep(branch));
+        }
+        accepted
+    }
+
+    /// Whether to follow these entries would cut off what shows of a timeline table's stream: it was
+    /// sealed without this region, which had gone on.
+    pub fn cuts_shown(&self, id: StreamId, entries: &[StreamEntry]) -> bool {
+        let Some(stream) = self.streams.get(&id) else { return false };
+        let other = entries.iter().find(|entry| !stream.holds(entry.place));
+        self.form.mode == Mode::Timeline
+            && other.is_some_and(|entry| entry.place.number <= self.shown[&id].place.number)
+            && !planted!("table.shown-is-cut")
     }
 
     fn take_log(&mut self, log: LogId) {
@@ -376,7 +426,15 @@ impl Tablet {
         shown.digest = mix(shown.digest ^ u64::from(crc32c(&bytes)) << 16 ^ entry.place.number);
         self.waits.remove(&(id, entry.place.number));
         self.sessions.remember(id, entry);
-        let Body::Change(change) = &entry.body else { return };
+        let change = match &entry.body {
+            Body::Change(change) => change,
+            Body::Branch(branch) => {
+                sometimes!("a branch was said");
+                return self.branches.say(branch.clone());
+            }
+            Body::Resolved(branch) => return self.branches.resolve(branch),
+            _ => return,
+        };
         match Record::after(self.records.get(&change.key), change, id, entry.place) {
             Some(record) => self.put_record(change.key.clone(), record),
             None => {
@@ -421,9 +479,14 @@ impl Tablet {
         (self.records.len() - self.tombstones.len()) as u64
     }
 
-    /// Bytes of all keys and values that show.
+    /// Bytes of all keys and values that show, branches included.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes + self.branches.bytes()
+    }
+
+    /// What regions had decided in streams that were sealed without them.
+    pub fn branches(&self) -> &Branches {
+        &self.branches
     }
 
     /// Whether everything that a client has seen shows here.

@@ -150,6 +150,11 @@ impl OpenTablet {
         }
     }
 
+    /// See [`Region::seal`]: whether all streams are led, and else whose promise is waited for.
+    pub fn seal(&self, lost: RegionId) -> Result<(bool, Vec<RegionId>)> {
+        self.with_region(|region| Ok((region.seal(lost)?, region.waits_for())))?
+    }
+
     /// Time passes.
     pub fn tick(self: &Arc<OpenTablet>) {
         // One that has stopped says so where it is asked.

@@ -8,6 +8,7 @@ mod digests;
 mod envelope;
 mod feed;
 mod goes_on;
+mod held;
 mod machine;
 mod member;
 mod place;
@@ -19,6 +20,7 @@ pub use blocks::BLOCK_BYTES as SNAPSHOT_BLOCK_BYTES;
 use envelope::{EntryKind, Envelope};
 use feed::Feed;
 pub use goes_on::GoesOn;
+use held::Held;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Indices, Kind, Result};
@@ -580,12 +582,12 @@ impl Request {
 }
 
 impl<V: View> Shared<V> {
-    fn read(&self) -> RwLockReadGuard<'_, Machine<V>> {
-        self.machine.held_shared()
+    fn read(&self) -> Held<RwLockReadGuard<'_, Machine<V>>> {
+        Held::of(&raw const self.machine as usize, || self.machine.held_shared())
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Machine<V>> {
-        self.machine.held_alone()
+    fn write(&self) -> Held<RwLockWriteGuard<'_, Machine<V>>> {
+        Held::of(&raw const self.machine as usize, || self.machine.held_alone())
     }
 
     fn background(&self) -> MutexGuard<'_, Background> {

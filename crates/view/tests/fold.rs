@@ -135,6 +135,16 @@ fn view(fold: &Fold<Sums>) -> (Sums, Index) {
     fold.read(|view, index| (view.clone(), index)).unwrap()
 }
 
+/// Behind a writer that comes between, the inner read waits for the outer one and both for ever: a node answered
+/// nobody, once in nine runs. Which no test would meet, every build for tests looks for.
+#[test]
+#[should_panic(expected = "within a read of it by the same thread")]
+fn a_read_within_a_read_is_found_without_the_writer_between() {
+    let dir = Scratch::new("nested");
+    let w = world(&dir.0);
+    let _ = w.fold.read(|_, _| w.fold.read_last(|view| view.clone()));
+}
+
 #[test]
 fn a_repeated_request_gets_its_first_result_across_restarts_and_snapshots() {
     let dir = Scratch::new("sessions");

@@ -191,6 +191,12 @@ pub const OP_TABLE_PREPARE: u16 = 0x0707;
 pub const OP_TABLE_ADOPT: u16 = 0x0708;
 /// `TABLE_TELL`: [`table::Tell`] and a list of [`table::Told`]; answered empty.
 pub const OP_TABLE_TELL: u16 = 0x0709;
+/// `TABLE_SEAL`: [`table::Seal`]; answered with [`table::Sealed`].
+pub const OP_TABLE_SEAL: u16 = 0x070a;
+/// `TABLE_BRANCHES`: [`table::Branches`]; answered with a body, a list of [`table::Branch`].
+pub const OP_TABLE_BRANCHES: u16 = 0x070b;
+/// `TABLE_RESOLVE`: [`table::Resolve`]; answered empty.
+pub const OP_TABLE_RESOLVE: u16 = 0x070c;
 
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.

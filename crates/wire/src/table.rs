@@ -83,12 +83,23 @@ pub struct TabletInfo {
     pub bytes: u64,
     /// Clients whose last results are remembered.
     pub sessions: u64,
+    /// What regions had decided in streams that were sealed without them, and nobody has resolved.
+    pub branches: u64,
     /// The home streams, one a region.
     pub streams: Vec<StreamInfo>,
     /// Why it takes nothing, if it has stopped.
     pub stopped: String,
 }
-codec_struct!(TabletInfo { applied, records, tombstones, bytes, sessions, streams, stopped });
+codec_struct!(TabletInfo {
+    applied,
+    records,
+    tombstones,
+    bytes,
+    sessions,
+    branches,
+    streams,
+    stopped
+});
 
 /// A home stream, as a region has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,6 +315,117 @@ pub struct Read {
 }
 codec_struct!(Read { table, level, keys, seen, forgot });
 
+/// Says that a region is lost: what is at home there goes on without it, of a timeline table. Asked again until
+/// all of it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    pub table: String,
+    pub lost: u8,
+}
+codec_struct!(Seal { table, lost });
+
+/// How far a region's homes are sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Every home is led by a region that is there.
+    pub are_led: bool,
+    /// The regions whose promise is waited for.
+    pub waits_for: Vec<u8>,
+}
+codec_struct!(Sealed { are_led, waits_for });
+
+/// Which branch: of which key, and where its last version was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchName {
+    pub key: Vec<u8>,
+    pub stream: u8,
+    pub epoch: u64,
+    pub number: u64,
+}
+
+/// What a key came to in a region that was sealed off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branch {
+    pub name: BranchName,
+    /// The version that it began behind; 0 where there was no record.
+    pub after: u64,
+    /// The version that it came to.
+    pub version: u64,
+    /// Nothing where the record was deleted.
+    pub value: Option<Vec<u8>>,
+}
+
+/// Lists the branches of one tablet, in order of their keys, behind one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branches {
+    pub table: String,
+    pub tablet: u16,
+    pub after: Option<BranchName>,
+}
+codec_struct!(Branches { table, tablet, after });
+
+/// Says that somebody has seen to a branch: it is one no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolve {
+    pub table: String,
+    pub branch: BranchName,
+}
+codec_struct!(Resolve { table, branch });
+
+impl Encode for BranchName {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, &self.key);
+        self.stream.encode(out);
+        self.epoch.encode(out);
+        self.number.encode(out);
+    }
+}
+
+impl Decode for BranchName {
+    fn decode(reader: &mut Reader<'_>) -> Result<BranchName, DecodeError> {
+        Ok(BranchName {
+            key: reader.bytes()?.to_vec(),
+            stream: u8::decode(reader)?,
+            epoch: u64::decode(reader)?,
+            number: u64::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for Branch {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.name.encode(out);
+        self.after.encode(out);
+        self.version.encode(out);
+        put_value(out, self.value.as_deref());
+    }
+}
+
+impl Decode for Branch {
+    fn decode(reader: &mut Reader<'_>) -> Result<Branch, DecodeError> {
+        Ok(Branch {
+            name: BranchName::decode(reader)?,
+            after: u64::decode(reader)?,
+            version: u64::decode(reader)?,
+            value: value_of(reader)?,
+        })
+    }
+}
+
+fn put_value(out: &mut Vec<u8>, value: Option<&[u8]>) {
+    value.is_some().encode(out);
+    if let Some(value) = value {
+        put_bytes(out, value);
+    }
+}
+
+fn value_of(reader: &mut Reader<'_>) -> Result<Option<Vec<u8>>, DecodeError> {
+    Ok(match bool::decode(reader)? {
+        true => Some(reader.bytes()?.to_vec()),
+        false => None,
+    })
+}
+
 /// Seeks records, in the order of their keys' bytes, as they show. The body of the answer has a [`Page`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
@@ -347,10 +469,7 @@ impl Encode for Row {
         self.sequence.encode(out);
         self.expect.encode(out);
         put_bytes(out, &self.key);
-        self.value.is_some().encode(out);
-        if let Some(value) = &self.value {
-            put_bytes(out, value);
-        }
+        put_value(out, self.value.as_deref());
     }
 }
 
@@ -360,10 +479,7 @@ impl Decode for Row {
             sequence: u64::decode(reader)?,
             expect: Expect::decode(reader)?,
             key: reader.bytes()?.to_vec(),
-            value: match bool::decode(reader)? {
-                true => Some(reader.bytes()?.to_vec()),
-                false => None,
-            },
+            value: value_of(reader)?,
         })
     }
 }

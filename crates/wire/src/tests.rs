@@ -473,6 +473,7 @@ fn table_messages(m: &mut Messages) {
         tombstones: 3,
         bytes: 4,
         sessions: 5,
+        branches: 11,
         streams: vec![table::StreamInfo { home: 6, leader: 7, held: 8, shown: 9 }],
         stopped: "s".into(),
     };
@@ -521,6 +522,14 @@ fn table_messages(m: &mut Messages) {
     let levels =
         vec![table::Level::Any, table::Level::Latest, table::Level::Strong, table::Level::Session];
     m.add("table::Level, the others", levels);
+    m.add("table::Seal", table::Seal { table: name.clone(), lost: 2 });
+    m.add("table::Sealed", table::Sealed { are_led: true, waits_for: vec![3] });
+    let branch = table::BranchName { key: key.clone(), stream: 1, epoch: 2, number: 3 };
+    let (after, version, value) = (4, 5, Some(vec![6]));
+    m.add("table::Branch", table::Branch { name: branch.clone(), after, version, value });
+    let asked = table::Branches { table: name.clone(), tablet: 7, after: Some(branch.clone()) };
+    m.add("table::Branches", asked);
+    m.add("table::Resolve", table::Resolve { table: name.clone(), branch });
     let scan = table::Scan {
         table: name,
         from: key.clone(),

@@ -239,6 +239,71 @@ fn a_region_whose_log_is_lost_is_made_again() {
     assert_eq!(t(&regions, 1, &["get", "t", "k0", "--strong"]).ok(), "behind");
 }
 
+/// A region is lost, and the others go on without it once an operator says so. What it alone had acknowledged comes
+/// back with it, beside what was written meanwhile, for somebody to see to.
+#[test]
+fn a_region_that_was_sealed_comes_back_with_branches() {
+    let mut regions = Regions::start(false);
+    let t = |regions: &Regions, region: usize, words: &[&str]| {
+        regions.node(region).run(&[&["table"], words].concat())
+    };
+    let seal = |regions: &Regions, lost: &str| t(regions, 0, &["seal", "t", "--lost", lost]);
+    t(&regions, 0, &["create", "t", "--tablets", "2"]).ok();
+    t(&regions, 0, &["create", "s", "--mode", "strong"]).ok();
+    for key in ["changed", "deleted", "left"] {
+        t(&regions, 2, &["put", "t", key, "before"]).ok();
+    }
+    regions.settle();
+    seal(&regions, "2").refused(&["region 2", "silent"]);
+    seal(&regions, "0").refused(&["none of the table's other regions"]);
+    seal(&regions, "7").refused(&["none of the table's other regions"]);
+    t(&regions, 0, &["seal", "s", "--lost", "2"]).refused(&["strong"]);
+    t(&regions, 0, &["resolve", "t", "left", "--keep", "record"]).refused(&["no such branch"]);
+    // What is at home in region 2 it decides alone while nobody hears it.
+    regions.kill(0);
+    regions.kill(1);
+    t(&regions, 2, &["put", "t", "changed", "alone"]).ok();
+    t(&regions, 2, &["put", "t", "changed", "alone, too"]).ok();
+    t(&regions, 2, &["delete", "t", "deleted"]).ok();
+    regions.kill(2);
+    regions.begin(0);
+    regions.begin(1);
+    let sealed = (0..ATTEMPTS).map(|_| seal(&regions, "2")).find(|sealed| sealed.code == Some(0));
+    assert!(sealed.is_some(), "{:?}", seal(&regions, "2"));
+    t(&regions, 1, &["put", "t", "changed", "meanwhile", "--if-version", "1"]).ok();
+    t(&regions, 0, &["put", "t", "deleted", "meanwhile", "--if-version", "1"]).ok();
+    regions.begin(2);
+    let branches = |region: usize| {
+        let list = |regions: &Regions| t(regions, region, &["branches", "t"]);
+        let listed = (0..ATTEMPTS).map(|_| list(&regions).ok());
+        let both = |listed: &String| listed.lines().count() == 2;
+        listed.into_iter().find(both).unwrap_or_else(|| panic!("{:?}", list(&regions)))
+    };
+    let all = branches(0);
+    let lines: Vec<Vec<&str>> = all.lines().map(|line| line.split('\t').collect()).collect();
+    let line = |key: &str| lines.iter().find(|line| line[0] == key).unwrap().clone();
+    assert_eq!(line("changed")[2..], ["1..3", "alone, too"]);
+    assert_eq!(line("deleted")[2..], ["1..2", "(deleted)"]);
+    for region in [1, 2] {
+        assert_eq!(branches(region), all);
+        assert_eq!(t(&regions, region, &["get", "t", "changed", "--latest"]).ok(), "meanwhile");
+        assert_eq!(t(&regions, region, &["get", "t", "left"]).ok(), "before");
+    }
+    let described = t(&regions, 2, &["describe", "t"]).ok();
+    assert!(described.contains("branches: what sealed regions had alone"), "{described}");
+    t(&regions, 1, &["resolve", "t", "changed", "--keep", "branch", "--branch", "0.0.0"])
+        .refused(&["no such branch"]);
+    t(&regions, 1, &["resolve", "t", "changed", "--keep", "branch"]).ok();
+    t(&regions, 0, &["resolve", "t", "deleted", "--keep", "record"]).ok();
+    for region in 0..3 {
+        let none = || t(&regions, region, &["branches", "t"]).ok().is_empty();
+        assert!((0..ATTEMPTS).any(|_| none()), "region {region}");
+        assert_eq!(t(&regions, region, &["get", "t", "changed", "--latest"]).ok(), "alone, too");
+        assert_eq!(t(&regions, region, &["get", "t", "deleted", "--latest"]).ok(), "meanwhile");
+    }
+    regions.settle();
+}
+
 /// What somebody has seen in one region he sees in another, by a line of text that goes along.
 #[test]
 fn a_session_goes_along_from_region_to_region() {

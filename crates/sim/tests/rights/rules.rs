@@ -238,6 +238,10 @@ impl Part {
             forgot: 0,
         };
         let (from, until, rows_max) = (Vec::new(), None, 1);
+        let seal = table::Seal { table: table(), lost: 1 };
+        let branches = table::Branches { table: table(), tablet: 0, after: None };
+        let branch = table::BranchName { key: b"k".to_vec(), stream: 0, epoch: 1, number: 1 };
+        let resolve = table::Resolve { table: table(), branch };
         let scan = table::Scan { table: table(), from, until, backwards: false, rows_max };
         vec![
             (wire::OP_TABLE_MAKE, make.to_bytes(), true),
@@ -245,6 +249,9 @@ impl Part {
             (wire::OP_TABLE_WRITE, write.to_bytes(), true),
             (wire::OP_TABLE_READ, read.to_bytes(), false),
             (wire::OP_TABLE_SCAN, scan.to_bytes(), false),
+            (wire::OP_TABLE_SEAL, seal.to_bytes(), true),
+            (wire::OP_TABLE_BRANCHES, branches.to_bytes(), false),
+            (wire::OP_TABLE_RESOLVE, resolve.to_bytes(), true),
         ]
     }
 

@@ -19,6 +19,7 @@ pub fn written(answer: Answer, tablet: u16) -> Result<(msg::Written, Seen)> {
         Outcome::Written(version) => msg::Written::Version { version },
         Outcome::Refused(Refusal::Found(version)) => msg::Written::Found { version },
         Outcome::Refused(Refusal::Absent) => msg::Written::Absent,
+        Outcome::Resolved => return Err(Error::bug("a write was answered as a branch's end")),
     };
     let (epoch, number) = (place.epoch.0, place.number);
     Ok((written, Seen { tablet, stream: stream.0, epoch, number }))

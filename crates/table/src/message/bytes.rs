@@ -114,6 +114,11 @@ impl Encode for Request {
                 out.push(2);
                 level.encode(out);
             }
+            Op::Resolve { stream, place } => {
+                out.push(3);
+                stream.encode(out);
+                place.encode(out);
+            }
         }
     }
 }
@@ -131,6 +136,7 @@ impl Decode for Request {
                 },
             },
             2 => Op::Read(Level::decode(reader)?),
+            3 => Op::Resolve { stream: Decode::decode(reader)?, place: Decode::decode(reader)? },
             _ => return Err(DecodeError::BadValue("request")),
         };
         Ok(Request { key, op })
@@ -256,6 +262,10 @@ impl Encode for Message {
                 out.push(15);
                 part.encode(out);
             }
+            Message::Branch(branch) => {
+                out.push(16);
+                branch.encode(out);
+            }
         }
     }
 }
@@ -318,6 +328,7 @@ impl Decode for Message {
             13 => Message::Forgotten { stream: Decode::decode(r)?, up_to: Decode::decode(r)? },
             14 => Message::ImageAsked { image: Decode::decode(r)?, part: Decode::decode(r)? },
             15 => Message::ImagePart(Decode::decode(r)?),
+            16 => Message::Branch(Decode::decode(r)?),
             _ => return Err(DecodeError::BadValue("message of a region")),
         })
     }

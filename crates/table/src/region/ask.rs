@@ -47,7 +47,7 @@ impl Parked {
             Op::Write { value, .. } => value.as_ref().map_or(0, Vec::len),
             // Of a token each place.
             Op::Read(Level::Session(token)) => token.places().count() * size_of::<Place>(),
-            Op::Read(_) => 0,
+            Op::Read(_) | Op::Resolve { .. } => 0,
         };
         (size_of::<Parked>() + self.request.key.len() + value) as u64
     }
@@ -67,10 +67,10 @@ impl Region {
             Op::Read(Level::Session(_)) => {
                 self.reading_sessions.insert(ticket);
             }
-            Op::Read(_) => {}
+            Op::Read(_) | Op::Resolve { .. } => {}
         }
         match &request.op {
-            Op::Write { .. } => self.dispatch(asker, request, 0, None),
+            Op::Write { .. } | Op::Resolve { .. } => self.dispatch(asker, request, 0, None),
             Op::Read(Level::Any) => self.read_here(ticket),
             Op::Read(Level::Critical(version)) => {
                 match self.shows_version(&request.key, *version) {
@@ -125,6 +125,12 @@ impl Region {
         {
             return;
         }
+        if let Some(branch) = request.resolves() {
+            if let Some(stream) = self.resolve(asker, branch) {
+                self.forward(stream, asker, request, hops, None);
+            }
+            return;
+        }
         let State { record, coming } = self.state(&request.key);
         let form_home = self.tablet.form().home;
         let home = record.as_ref().map_or(form_home, |record| record.home);
@@ -133,7 +139,10 @@ impl Region {
             Some((stream, place, grounded)) if stream != home || !grounded => {
                 self.park(asker, request, hops, Some((stream, place)));
             }
-            _ if self.leads(home) => self.decide_request(home, asker, request),
+            _ if self.leads(home) => match self.may_be_cut_off(home, &request, record.as_ref()) {
+                true => self.park(asker, request, hops, None),
+                false => self.decide_request(home, asker, request),
+            },
             _ => self.forward(home, asker, request, hops, record.as_ref()),
         }
     }
@@ -244,6 +253,7 @@ impl Region {
                 Mode::Timeline => self.check_for(home, asker, request.key),
                 Mode::Strong => self.answer_not_shown(asker),
             },
+            Op::Resolve { .. } => {}
         }
     }
 
@@ -318,7 +328,7 @@ impl Region {
     pub(super) fn fits(&self, ticket: u64, answer: &Answer) -> bool {
         let op = self.pending.get(&ticket).map(|pending| &pending.request.op);
         match answer {
-            Answer::Done { .. } => matches!(op, Some(Op::Write { .. })),
+            Answer::Done { .. } => matches!(op, Some(Op::Write { .. } | Op::Resolve { .. })),
             Answer::Value { .. } | Answer::Branched => matches!(op, Some(Op::Read(_))),
             Answer::Retry(_) => true,
         }
@@ -497,7 +507,7 @@ impl Region {
         let asker = Asker { region: self.me, ticket };
         match &pending.request.op {
             Op::Read(_) if pending.marked_in.is_some() => self.read_strong(ticket),
-            Op::Write { .. } | Op::Read(Level::Session(_)) => {
+            Op::Write { .. } | Op::Resolve { .. } | Op::Read(Level::Session(_)) => {
                 let request = pending.request.clone();
                 self.dispatch(asker, request, 0, None);
             }

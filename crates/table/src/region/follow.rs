@@ -42,8 +42,11 @@ impl Region {
             Message::Forgotten { stream, up_to } => self.is_forgotten(from, stream, up_to),
             Message::ImageAsked { image, part } => self.image_asked(from, log, image, part),
             Message::ImagePart(part) => self.image_part(from, part),
+            Message::Branch(branch) => self.say_branch(branch),
             Message::Fetched { stream, epoch, before, entries } => {
-                if self.claims.get(&stream).is_some_and(|claim| claim.epoch == epoch) {
+                if self.tablet.cuts_shown(stream, &entries) {
+                    self.begins_anew(stream, from);
+                } else if self.claims.get(&stream).is_some_and(|claim| claim.epoch == epoch) {
                     self.append(&Entry::Followed { stream, under: epoch, before, entries });
                 }
             }
@@ -60,6 +63,9 @@ impl Region {
         let known = self.acks.entry((stream, from)).or_insert(ack);
         if ack.log > known.log {
             *known = ack;
+        } else if ack.log == known.log && ack.matched.epoch > known.matched.epoch {
+            // It may show less than under the epoch before, of which the end was cut off.
+            (known.matched, known.shown) = (ack.matched, ack.shown);
         } else if ack.log == known.log {
             known.matched = known.matched.max(ack.matched);
             known.shown = known.shown.max(ack.shown);
@@ -84,6 +90,10 @@ impl Region {
         if !held.holds(before) && on_the_way != Some(before) {
             let ends = held.epochs();
             self.send(under.leader(), Message::Behind { stream, under, ends });
+            return;
+        }
+        if self.tablet.cuts_shown(stream, &entries) {
+            self.begins_anew(stream, under.leader());
             return;
         }
         let last = entries.last().map_or(before, |entry| entry.place);

@@ -106,11 +106,18 @@ impl Region {
     pub(super) fn is_forgotten(&mut self, from: RegionId, id: StreamId, up_to: Place) {
         let stream = self.tablet.stream(id);
         let counts = self.mode() == Mode::Strong && stream.counts(self.me, self.log);
-        if self.taking.is_some() || stream.holds(up_to) || counts {
-            return;
+        if !stream.holds(up_to) && !counts {
+            self.ask_for_image(from);
         }
-        self.taking = Some(Taking { from, image: None, next: 0, coming: 0, asked: 1, ticks: 0 });
-        self.send(from, Message::ImageAsked { image: None, part: 0 });
+    }
+
+    /// Begins anew with what another region has, unless it does so already.
+    pub(super) fn ask_for_image(&mut self, from: RegionId) {
+        if self.taking.is_none() {
+            let (image, next, coming) = (None, 0, 0);
+            self.taking = Some(Taking { from, image, next, coming, asked: 1, ticks: 0 });
+            self.send(from, Message::ImageAsked { image, part: 0 });
+        }
     }
 
     /// Another region asks for a part of an image, or for one that begins.

@@ -8,12 +8,13 @@ use crate::message::{Answer, Asker, Message};
 use crate::record::Record;
 use crate::sessions::Outcome;
 use crate::stream::Accepted;
+use crate::tablet::branch::BranchId;
 use crate::tablet::{Mode, Showed, Tablet};
 use holdfast_base::limits::ENTRY_BYTES_MAX;
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use holdfast_wire::table::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Entries of one message.
 pub(super) static BATCH: Knob = Knob::new("table.batch", 256, &[1, 2, 3]);
@@ -27,9 +28,11 @@ static WINDOW_BYTES: Knob = Knob::new("table.window-bytes", 16 << 20, &[1, 200, 
 /// place and count. And around the key and the value of one of them.
 pub(super) const FOLLOWED_BYTES: usize = 40 + 2 + 1 + 8 + 16 + 4;
 const CHANGE_BYTES: usize = 16 + 8 + 25 + 1 + 4 + 8 + 8 + 1 + 1 + 1 + 4;
+const BRANCH_BYTES: usize = 16 + 8 + 1 + 1 + 4 + 1 + 16 + 8 + 8 + 1 + 4;
 const _: () = {
-    let largest = FOLLOWED_BYTES + CHANGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX;
-    assert!(largest <= ENTRY_BYTES_MAX);
+    let record = KEY_BYTES_MAX + VALUE_BYTES_MAX;
+    assert!(FOLLOWED_BYTES + CHANGE_BYTES + record <= ENTRY_BYTES_MAX);
+    assert!(FOLLOWED_BYTES + BRANCH_BYTES + record <= ENTRY_BYTES_MAX);
     assert!(FOLLOWED_BYTES + BATCH_BYTES.usual() as usize <= ENTRY_BYTES_MAX);
 };
 
@@ -78,6 +81,8 @@ pub(super) struct Lead {
     coming: BTreeMap<Key, Coming>,
     asked: BTreeMap<(u64, u64), u64>,
     floor: u64,
+    /// The last entry that forgets a key, of this epoch.
+    forgot: u64,
     peers: BTreeMap<RegionId, Peer>,
     /// Who waits for which entry.
     answers: BTreeMap<u64, Vec<Asker>>,
@@ -88,9 +93,26 @@ pub(super) struct Lead {
     /// Reads that wait for the next check, and those that wait for the one on its way.
     checks: Vec<(Asker, Key)>,
     checking: Vec<(Asker, Key)>,
+    /// Branches that were said and do not show yet.
+    says: BTreeSet<BranchId>,
 }
 
 impl Lead {
+    /// The other regions, and up to where each has said that it has the stream.
+    pub(super) fn followers(&self) -> impl Iterator<Item = (RegionId, u64)> + '_ {
+        self.peers.iter().map(|(region, peer)| (*region, peer.matched.unwrap_or(0)))
+    }
+
+    /// The last entry that forgets a key, as far as this region knows since it leads; 0 for none.
+    pub(super) fn forgot(&self) -> u64 {
+        self.forgot
+    }
+
+    /// Whether a branch was said that does not show yet.
+    pub(super) fn says(&self, branch: &BranchId) -> bool {
+        self.says.contains(branch)
+    }
+
     fn of(tablet: &Tablet, id: StreamId, epoch: Epoch, peers: Vec<RegionId>) -> Lead {
         let stream = tablet.stream(id);
         let last = stream.tail();
@@ -103,12 +125,14 @@ impl Lead {
             coming: BTreeMap::new(),
             asked: BTreeMap::new(),
             floor: 0,
+            forgot: 0,
             peers: peers.into_iter().map(|region| (region, peer)).collect(),
             answers: BTreeMap::new(),
             marks: BTreeMap::new(),
             marking: None,
             checks: Vec::new(),
             checking: Vec::new(),
+            says: BTreeSet::new(),
         };
         for entry in stream.behind(tablet.shown(id).place.number, usize::MAX) {
             lead.lay_over(tablet, id, entry);
@@ -121,7 +145,14 @@ impl Lead {
         if let Some(asked) = entry.asked {
             self.asked.insert((asked.session, asked.sequence), number);
         }
-        let Body::Change(change) = &entry.body else { return };
+        let change = match &entry.body {
+            Body::Change(change) => change,
+            Body::Branch(branch) => {
+                self.says.insert(branch.id.clone());
+                return;
+            }
+            _ => return,
+        };
         let coming = self.coming.get(&change.key);
         let before = match coming {
             Some(coming) => coming.record.as_ref(),
@@ -139,6 +170,7 @@ impl Lead {
         let record = Record::after(before, change, id, entry.place);
         if record.is_none() {
             self.floor = self.floor.max(change.version);
+            self.forgot = self.forgot.max(number);
         }
         let place = entry.place;
         let coming = Coming { place, version: change.version, record, grounded };
@@ -281,10 +313,16 @@ impl Region {
     pub(super) fn lead_has_shown(&mut self, showed: &Showed) {
         let Some(lead) = self.leads.get_mut(&showed.stream) else { return };
         let number = showed.entry.place.number;
-        if let Body::Change(change) = &showed.entry.body
-            && lead.coming.get(&change.key).is_some_and(|c| c.place.number == number)
-        {
-            lead.coming.remove(&change.key);
+        match &showed.entry.body {
+            Body::Change(change)
+                if lead.coming.get(&change.key).is_some_and(|c| c.place.number == number) =>
+            {
+                lead.coming.remove(&change.key);
+            }
+            Body::Branch(branch) => {
+                lead.says.remove(&branch.id);
+            }
+            _ => {}
         }
         if let Some(asked) = showed.entry.asked {
             lead.asked.remove(&(asked.session, asked.sequence));

@@ -10,6 +10,7 @@ use crate::message::{Answer, Message, Op, Position, Request};
 use crate::record::{MOVES_REMEMBERED, Record};
 use crate::sessions::{RESULTS_MAX, SessionImage};
 use crate::stream::{StreamImage, follows};
+use crate::tablet::branch::{Branch, BranchId};
 use crate::tablet::image::{Item, Part};
 use holdfast_base::codec::Encode;
 use holdfast_base::limits::ENTRY_BYTES_MAX;
@@ -67,6 +68,7 @@ impl Region {
             Message::Forgotten { stream, up_to } => {
                 self.is_stream(*stream) && self.is_place(*up_to)
             }
+            Message::Branch(branch) => self.is_branch(branch),
             Message::ImagePart(part) => part.image.region == from && self.is_part(part),
         }
     }
@@ -112,6 +114,8 @@ impl Region {
                 Body::Change(change) => self.is_change(change),
                 Body::Mark(tickets) => tickets.iter().all(|(region, _)| self.is_region(*region)),
                 Body::Admit { region, .. } | Body::Count { region, .. } => self.is_region(*region),
+                Body::Branch(branch) => self.is_branch(branch),
+                Body::Resolved(id) => self.is_branch_id(id),
             }
     }
 
@@ -137,7 +141,19 @@ impl Region {
                 Item::Entry { stream, entry } => self.is_stream(*stream) && self.is_entry(entry),
                 Item::Record { key, record } => is_key(key) && self.is_record(record),
                 Item::Session(session) => self.is_session(session),
+                Item::Branch(branch) => self.is_branch(branch),
             })
+    }
+
+    fn is_branch(&self, branch: &Branch) -> bool {
+        self.is_branch_id(&branch.id)
+            && (1..COUNTED_MAX).contains(&branch.version)
+            && branch.after < branch.version
+            && branch.value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX)
+    }
+
+    fn is_branch_id(&self, id: &BranchId) -> bool {
+        is_key(&id.key) && self.is_stream(id.stream) && self.is_place(id.place)
     }
 
     fn is_head(&self, head: &StreamImage) -> bool {
@@ -184,7 +200,7 @@ fn is_key(key: &[u8]) -> bool {
 fn is_request(request: &Request) -> bool {
     let value = match &request.op {
         Op::Write { value, .. } => value.as_ref().map_or(0, Vec::len),
-        Op::Read(_) => 0,
+        Op::Read(_) | Op::Resolve { .. } => 0,
     };
     is_key(&request.key) && value <= VALUE_BYTES_MAX
 }

@@ -23,6 +23,12 @@ pub(super) struct Claim {
     ticks: u32,
 }
 
+impl Claim {
+    pub(super) fn has_promised(&self, region: RegionId) -> bool {
+        self.promises.contains_key(&region)
+    }
+}
+
 impl Region {
     pub(super) fn tick_claims(&mut self) {
         let ids: Vec<StreamId> = self.tablet.form().streams().collect();
@@ -54,6 +60,9 @@ impl Region {
         let leader = self.leader(stream);
         if leader == self.me {
             // Opened by a log that is gone, or claimed in vain.
+            return true;
+        }
+        if self.mode() == Mode::Timeline && self.lost == Some(leader) {
             return true;
         }
         if self.mode() == Mode::Timeline || self.settings.policy == Policy::Wait {
@@ -202,7 +211,11 @@ impl Region {
                 claim.promises.iter().filter(counted).count() >= held.majority()
             }
             // What one of them alone has followed must not be lost.
-            Mode::Timeline => claim.promises.len() == self.tablet.form().members.len(),
+            Mode::Timeline => self.tablet.form().regions().all(|region| {
+                let lost = self.lost == Some(region);
+                let one = planted!("table.sealed-by-one") && self.lost.is_some();
+                claim.promises.contains_key(&region) || lost || one
+            }),
         };
         let tail = held.tail();
         let further = match planted!("table.tail-by-number") {

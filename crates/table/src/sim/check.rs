@@ -11,6 +11,7 @@ use crate::message::{Answer, Expect, Level, Op};
 use crate::region::{Policy, Region};
 use crate::sessions::Outcome;
 use crate::stream::Stream;
+use crate::tablet::branch::BranchId;
 use crate::tablet::{Mode, Tablet};
 use std::collections::BTreeMap;
 
@@ -72,6 +73,9 @@ pub fn restless(world: &World, policy: Policy) -> Option<String> {
         }
     }
     for (at, region) in world.running().enumerate() {
+        if !region.tablet().branches().unsaid().is_empty() {
+            return Some(format!("region {at} has branches that it did not say"));
+        }
         if !region.tablet().tombstones().is_empty() {
             let tombstones = region.tablet().tombstones().iter();
             let records: Vec<_> = tombstones.map(|key| region.tablet().record(key)).collect();
@@ -86,6 +90,7 @@ pub fn all(world: &World, history: &History, mode: Mode) -> Result<(), String> {
     let tablet = world.region(0).ok_or("no region runs")?.tablet();
     equal(world, tablet)?;
     folds_agree(world)?;
+    branches(tablet, history)?;
     let lines = lines(tablet, history)?;
     for told in &history.told {
         is_kept(tablet, &lines, history, mode, told)?;
@@ -109,6 +114,9 @@ fn equal(world: &World, first: &Tablet) -> Result<(), String> {
         if tablet.records() != first.records() || tablet.floor() != first.floor() {
             return Err("T5: records differ".to_owned());
         }
+        if tablet.branches() != first.branches() {
+            return Err("T5: branches differ".to_owned());
+        }
     }
     Ok(())
 }
@@ -127,6 +135,48 @@ fn folds_agree(world: &World) -> Result<(), String> {
                 let (a, b) = (of(stream), of(held));
                 return Err(format!("two folds of region {at}'s topic differ: {a:?}, {b:?}"));
             }
+        }
+    }
+    Ok(())
+}
+
+/// T1: beside the line of each record there are exactly the sealed branches. Whatever a region had in its log
+/// and no stream has any more is in one of them, and each is what its region had. (Where logs were lost,
+/// nobody has it.)
+fn branches(tablet: &Tablet, history: &History) -> Result<(), String> {
+    let said = tablet.branches().said();
+    for (id, branch) in said {
+        let entry = history.entries.get(&(id.stream, id.place));
+        let same = entry.is_some_and(|entry| match &entry.body {
+            Body::Change(change) => {
+                let value = match &change.kind {
+                    ChangeKind::Put(value) => Some(value),
+                    _ => None,
+                };
+                change.key == id.key
+                    && change.version == branch.version
+                    && branch.value.as_ref() == value
+            }
+            _ => false,
+        });
+        if !same || tablet.stream(id.stream).holds(id.place) {
+            return Err(format!("T1: a branch that was none: {branch:?}, {entry:?}"));
+        }
+    }
+    for ((stream, place), entry) in &history.entries {
+        let Body::Change(change) = &entry.body else { continue };
+        let writes = matches!(change.kind, ChangeKind::Put(_) | ChangeKind::Delete);
+        if !history.seals() || !writes || tablet.stream(*stream).holds(*place) {
+            continue;
+        }
+        let covers = |id: &BranchId| {
+            id.key == change.key
+                && id.stream == *stream
+                && id.place.epoch == place.epoch
+                && id.place.number >= place.number
+        };
+        if !said.keys().any(covers) {
+            return Err(format!("T4: in no stream and in no branch: {entry:?} of {}", stream.0));
         }
     }
     Ok(())
@@ -347,7 +397,7 @@ fn call(
         (Op::Read(Level::Strong | Level::Latest), Some(Answer::Value { found, .. })) => {
             Some(Call::Read(found.as_ref().map(|(_, value)| number(value))))
         }
-        (Op::Read(_), _) => None,
+        (Op::Read(_) | Op::Resolve { .. }, _) => None,
         (Op::Write { .. }, Some(Answer::Done { outcome: Outcome::Refused(refusal), .. })) => {
             Some(Call::Refused(match refusal {
                 Refusal::Found(version) => value_of(*version),

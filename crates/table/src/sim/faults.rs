@@ -22,6 +22,10 @@ const SECOND: u64 = 1_000_000;
 const START: u64 = 1;
 /// A way is open again.
 const OPEN: u64 = 2;
+/// An operator says that a region is lost.
+const SEAL: u64 = 3;
+/// How often he says it again.
+const SEALS: u64 = 3;
 
 fn start(at: usize) -> u64 {
     START << 16 | at as u64
@@ -31,18 +35,43 @@ fn open(from: usize, to: usize) -> u64 {
     OPEN << 16 | (from as u64) << 8 | to as u64
 }
 
-/// Ends what [`Faults::draw`] began.
-pub fn over(world: &mut World, what: u64) {
-    let (from, to) = ((what >> 8 & 0xff) as usize, (what & 0xff) as usize);
-    match what >> 16 {
-        START => world.start(to),
-        _ => world.cut(from, to, false),
-    }
+fn seal(by: usize, lost: usize) -> u64 {
+    SEAL << 16 | (by as u64) << 8 | lost as u64
 }
 
 impl Faults {
+    /// Ends what [`Faults::draw`] began.
+    pub fn over(&mut self, world: &mut World, what: u64) {
+        let (from, to) = ((what >> 8 & 0xff) as usize, (what & 0xff) as usize);
+        match what >> 16 {
+            START => world.start(to),
+            SEAL => {
+                // What nobody else has yet may become a branch, of every stream that it leads.
+                for stream in (0..world.regions()).map(|at| StreamId(at as u8)) {
+                    self.may_lose(world, stream, to);
+                }
+                world.seal(from, to);
+            }
+            _ => world.cut(from, to, false),
+        }
+    }
+
     /// Something goes wrong; the answer is when what of it is over.
     pub fn draw(&mut self, world: &mut World, random: &mut Random, plan: Plan) -> Vec<(u64, u64)> {
+        let mut over = self.draw_one(world, random, plan);
+        // An operator may call a region lost that is away, or that he believes to be.
+        if plan.seals && !over.is_empty() && random.below(2) == 0 {
+            let lost = (over[over.len() - 1].1 & 0xff) as usize;
+            let by =
+                (lost + 1 + random.below(world.regions() as u64 - 1) as usize) % world.regions();
+            let longest = over.iter().map(|(length, _)| *length).max().unwrap_or(1);
+            let at = random.below(longest);
+            over.extend((0..SEALS).map(|again| (at + again * SECOND, seal(by, lost))));
+        }
+        over
+    }
+
+    fn draw_one(&mut self, world: &mut World, random: &mut Random, plan: Plan) -> Vec<(u64, u64)> {
         self.count += 1;
         let regions = world.regions() as u64;
         let at = random.below(regions) as usize;
@@ -85,7 +114,10 @@ impl Faults {
                 }
                 (0..world.regions()).map(|at| (random.below(length), start(at))).collect()
             }
-            _ if may_lose_a_log(world, plan.mode) && self.is_made_good(world, plan.mode) => {
+            _ if !plan.seals
+                && may_lose_a_log(world, plan.mode)
+                && self.is_made_good(world, plan.mode) =>
+            {
                 self.lose(world, random, at);
                 vec![(length / 2, start(at))]
             }
@@ -107,15 +139,7 @@ impl Faults {
 
     /// A region's log is erased, or is an old one when the region comes back.
     fn lose(&mut self, world: &mut World, random: &mut Random, at: usize) {
-        let stream = StreamId::of(RegionId(at as u8));
-        let others = (0..world.regions()).filter(|other| *other != at);
-        let held = others
-            .filter_map(|other| world.region(other))
-            .map(|region| region.tablet().stream(stream).tail().number)
-            .max()
-            .unwrap_or(0);
-        let known = self.lost_behind.entry(stream).or_insert(held);
-        *known = held.min(*known);
+        self.may_lose(world, StreamId::of(RegionId(at as u8)), at);
         let all = world.entries(at) as u64;
         match random.below(2) {
             0 => {
@@ -127,6 +151,20 @@ impl Faults {
                 world.erase(at, random.below(all.max(1)) as usize);
             }
         }
+    }
+}
+
+impl Faults {
+    /// What a region alone has of a stream may be lost with it.
+    fn may_lose(&mut self, world: &World, stream: StreamId, at: usize) {
+        let others = (0..world.regions()).filter(|other| *other != at);
+        let held = others
+            .filter_map(|other| world.region(other))
+            .map(|region| region.tablet().stream(stream).tail().number)
+            .max()
+            .unwrap_or(0);
+        let known = self.lost_behind.entry(stream).or_insert(held);
+        *known = held.min(*known);
     }
 }
 

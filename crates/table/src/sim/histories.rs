@@ -4,7 +4,7 @@
 
 use super::check;
 use super::distance::Distance;
-use super::faults::{self, Faults};
+use super::faults::Faults;
 use super::world::{Costs, Guests, World};
 use crate::entry::{Asked, StreamEntry};
 use crate::ids::{Place, StreamId};
@@ -14,6 +14,7 @@ use crate::sessions::Outcome;
 use crate::tablet::{Form, Mode};
 use crate::token::Token;
 use holdfast_base::random::Random;
+use holdfast_env::sometimes;
 use std::collections::BTreeMap;
 
 /// What a history is drawn from, beside its seed.
@@ -28,6 +29,8 @@ pub struct Plan {
     pub faults: bool,
     /// Regions are short of patience, and faults short and many: takeovers meet.
     pub storm: bool,
+    /// Of a timeline table: operators say that regions are lost which are away.
+    pub seals: bool,
 }
 
 impl Plan {
@@ -42,6 +45,7 @@ impl Plan {
             seconds: 40,
             faults: true,
             storm: seed % 3 == 2,
+            seals: seed % 8 == 7,
         }
     }
 }
@@ -140,6 +144,7 @@ pub fn run(seed: u64, plan: Plan) -> Result<Summary, String> {
         return Err(wrong);
     }
     check::all(&world, &history, plan.mode)?;
+    history.resolve_everything(&mut world)?;
     let answered = history.told.iter().filter(|told| told.answer.is_some()).count();
     Ok(Summary {
         operations: history.told.len(),
@@ -311,6 +316,11 @@ impl History {
         }
     }
 
+    /// Whether operators seal streams in it.
+    pub fn seals(&self) -> bool {
+        self.plan.seals
+    }
+
     fn is_idle(&self) -> bool {
         self.clients.iter().all(|client| client.waits.is_none())
     }
@@ -346,6 +356,32 @@ impl History {
             }
         }
         Ok(())
+    }
+}
+
+impl History {
+    /// Every branch can be resolved from every region, and is one no more anywhere.
+    fn resolve_everything(&mut self, world: &mut World) -> Result<(), String> {
+        let said = |at| world.region(at).map(|region| region.tablet().branches().said().clone());
+        for (turn, id) in said(0).unwrap_or_default().into_keys().enumerate() {
+            sometimes!("a branch was resolved");
+            let at = turn % world.regions().min(CLIENTS);
+            self.clients[at].region = at;
+            let op = Op::Resolve { stream: id.stream, place: id.place };
+            let before = self.told.len();
+            self.send_new(world, at, Request { key: id.key, op });
+            world.run_until(world.now_us() + 3 * SECOND, self);
+            let answered = self.told.get(before).and_then(|told| told.answer.clone());
+            // A second attempt may find that the first one came through.
+            if !matches!(answered, Some(Answer::Done { .. })) {
+                return Err(format!("region {at} cannot resolve a branch: {answered:?}"));
+            }
+        }
+        self.become_quiet(world)?;
+        match world.running().all(|region| region.tablet().branches().is_empty()) {
+            true => Ok(()),
+            false => Err("T1: a branch is there that was resolved".to_owned()),
+        }
     }
 }
 
@@ -426,7 +462,7 @@ impl Guests for History {
                     world.wake_at(next, Wake::Fault.number());
                 }
             }
-            Wake::Over { what } => faults::over(world, what),
+            Wake::Over { what } => self.faults.over(world, what),
         }
     }
 

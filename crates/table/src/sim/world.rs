@@ -253,6 +253,15 @@ impl World {
         self.cut.insert((from, to), is_cut);
     }
 
+    /// An operator in one region says that another one is lost.
+    pub fn seal(&mut self, at: usize, lost: usize) {
+        if let Some(region) = self.sites[at].region.as_mut() {
+            // Who is heard there is not sealed.
+            let _ = region.seal(RegionId(lost as u8));
+            self.carry_out(at);
+        }
+    }
+
     /// Opens all ways, starts all regions.
     pub fn heal(&mut self) {
         self.cut.clear();

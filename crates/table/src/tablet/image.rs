@@ -2,12 +2,13 @@
 //! others have forgotten: in parts, each an entry of the newcomer's topic, put together beside what
 //! the newcomer has, and taken with the last one.
 
-use super::{Shown, Tablet};
+use super::branch::{Branch, BranchId, cut_off};
+use super::{Mode, Shown, Tablet};
 use crate::entry::StreamEntry;
 use crate::ids::{Key, LogId, RegionId, StreamId};
 use crate::record::Record;
 use crate::sessions::SessionImage;
-use crate::stream::{Accepted, StreamImage};
+use crate::stream::{Accepted, Stream, StreamImage};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Result, codec_struct};
@@ -36,7 +37,7 @@ pub struct Part {
 }
 
 /// What a tablet is made of: first the floor; of each stream its head and then its entries; records
-/// in order of keys; sessions, the one not heard of for longest first.
+/// in order of keys; sessions, the one not heard of for longest first; branches, in order of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// The highest version that was forgotten.
@@ -55,6 +56,7 @@ pub enum Item {
         record: Record,
     },
     Session(SessionImage),
+    Branch(Branch),
 }
 
 codec_struct!(ImageId { region, log, number });
@@ -87,6 +89,10 @@ impl Encode for Item {
                 5u8.encode(out);
                 session.encode(out);
             }
+            Item::Branch(branch) => {
+                6u8.encode(out);
+                branch.encode(out);
+            }
         }
     }
 }
@@ -105,6 +111,7 @@ impl Decode for Item {
             },
             4 => Item::Record { key: reader.bytes()?.to_vec(), record: Record::decode(reader)? },
             5 => Item::Session(SessionImage::decode(reader)?),
+            6 => Item::Branch(Branch::decode(reader)?),
             _ => return Err(DecodeError::BadValue("item of an image")),
         })
     }
@@ -119,6 +126,7 @@ pub enum Cursor {
     Record(Key),
     /// By its turn.
     Session(u64),
+    Branch(BranchId),
 }
 
 /// An image that is being put together.
@@ -162,6 +170,7 @@ impl Taking {
             }
             Item::Record { key, record } => tablet.put_record(key, record),
             Item::Session(session) => tablet.sessions.add(session),
+            Item::Branch(branch) => tablet.branches.say(branch),
         }
         true
     }
@@ -200,6 +209,7 @@ impl Tablet {
             },
             Cursor::Record(key) => self.record_behind(Bound::Excluded(key.as_slice())),
             Cursor::Session(turn) => self.session_behind(*turn),
+            Cursor::Branch(id) => self.branch_behind(Bound::Excluded(id)),
         }
     }
 
@@ -221,8 +231,16 @@ impl Tablet {
     }
 
     fn session_behind(&self, turn: u64) -> Option<(Item, Cursor)> {
-        let (turn, session) = self.sessions.behind(turn)?;
-        Some((Item::Session(session), Cursor::Session(turn)))
+        match self.sessions.behind(turn) {
+            Some((turn, session)) => Some((Item::Session(session), Cursor::Session(turn))),
+            None => self.branch_behind(Bound::Unbounded),
+        }
+    }
+
+    fn branch_behind(&self, from: Bound<&BranchId>) -> Option<(Item, Cursor)> {
+        let mut said = self.branches.said().range((from, Bound::Unbounded));
+        let (id, branch) = said.next()?;
+        Some((Item::Branch(branch.clone()), Cursor::Branch(id.clone())))
     }
 
     /// Whether an image is being put together: what it shows may not be told to others as an image.
@@ -282,11 +300,19 @@ impl Tablet {
             let fits = match own.holds(shown) {
                 // What it has shown behind p it has to show again.
                 true => own.forgotten_to().number <= shown.number,
-                false => own.leading().is_none(),
+                // Of two that do not hold what the other one does, the later epoch is the stream's: whoever
+                // sends the other one was sealed off, and does not know it yet.
+                false => {
+                    let later = shown > own.tail() || planted!("table.image-of-the-sealed");
+                    own.leading().is_none() && later
+                }
             };
             if !theirs.holds(shown) || !fits {
                 return false;
             }
+        }
+        if self.form.mode == Mode::Timeline {
+            self.keep_branches(&sent);
         }
         for (id, theirs) in sent.streams {
             let shown = sent.shown[&id].place;
@@ -303,7 +329,29 @@ impl Tablet {
         self.bytes = sent.bytes;
         self.floor = sent.floor;
         self.sessions = sent.sessions;
+        self.branches.take(sent.branches);
         self.waits.clear();
         true
+    }
+
+    /// What this region has of streams that go on without it is to be said to all as branches.
+    fn keep_branches(&mut self, sent: &Tablet) {
+        let replaced = |(id, own): &(&StreamId, &Stream)| !own.holds(sent.shown[id].place);
+        let branches: Vec<Branch> = self
+            .streams
+            .iter()
+            .filter(replaced)
+            .flat_map(|(id, own)| {
+                let theirs = &sent.streams[id];
+                let behind = own.behind(own.forgotten_to().number, usize::MAX).iter();
+                cut_off(*id, behind.filter(|entry| !theirs.holds(entry.place)))
+            })
+            .collect();
+        if !branches.is_empty() {
+            sometimes!("a region came back with branches");
+        }
+        for branch in branches {
+            self.branches.keep(branch);
+        }
     }
 }

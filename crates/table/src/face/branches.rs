@@ -1,0 +1,126 @@
+//! A region that is lost, and what it had alone: its streams are sealed, and its branches listed and resolved.
+
+use super::TableFace;
+use crate::ids::{Epoch, Place, RegionId, StreamId};
+use crate::message::{Answer, Op, Request as Asking};
+use crate::name::tablet_of;
+use crate::sessions::Outcome;
+use crate::tablet::Tablet;
+use crate::tablet::branch::{Branch, BranchId};
+use crate::tablets::OpenTablet;
+use holdfast_base::codec::Encode;
+use holdfast_base::{Error, Result};
+use holdfast_env::net::Parts;
+use holdfast_server::{Request, answer};
+use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX, SCAN_ROWS_MAX};
+use std::ops::Bound;
+use std::sync::Arc;
+
+impl TableFace {
+    pub(super) fn serve_seal(self: Arc<Self>, request: Request<'_>) {
+        let Some((seal, reply)) = request.decode::<msg::Seal>("seal a region's homes") else {
+            return;
+        };
+        let name = seal.table.clone();
+        let doing = format_args!(
+            "seal what is at home in region {} of table `{}`",
+            seal.lost,
+            name.escape_debug()
+        );
+        let told = self.seal(&seal).map_err(|e| e.context(doing));
+        answer(reply, told.map(|told| (told.to_bytes(), Parts::None)));
+    }
+
+    /// In each tablet the streams of a lost region go on without it.
+    fn seal(&self, seal: &msg::Seal) -> Result<msg::Sealed> {
+        let (mut are_led, mut waits_for) = (true, Vec::new());
+        for tablet in self.table(&seal.table)? {
+            let (is_led, waits) = tablet.seal(RegionId(seal.lost))?;
+            are_led &= is_led;
+            waits_for.extend(waits.into_iter().map(|region| region.0));
+        }
+        waits_for.sort_unstable();
+        waits_for.dedup();
+        Ok(msg::Sealed { are_led, waits_for })
+    }
+
+    pub(super) fn serve_branches(self: Arc<Self>, request: Request<'_>) {
+        let Some((asked, reply)) = request.decode::<msg::Branches>("list branches") else { return };
+        let doing = format_args!("list the branches of table `{}`", asked.table.escape_debug());
+        let told = self.branches(&asked).map_err(|e| e.context(doing));
+        answer(reply, told.map(|told| (Vec::new(), Parts::from(told.to_bytes()))));
+    }
+
+    fn branches(&self, asked: &msg::Branches) -> Result<Vec<msg::Branch>> {
+        let tablets = self.table(&asked.table)?;
+        let Some(tablet) = tablets.get(usize::from(asked.tablet)) else { return Ok(Vec::new()) };
+        let after = asked.after.as_ref().map(id_of);
+        tablet
+            .fold()
+            .read(|view, _| view.look(|tablet| page(tablet, after.as_ref())).unwrap_or_default())
+    }
+
+    pub(super) fn serve_resolve(self: Arc<Self>, request: Request<'_>) {
+        let Some((resolve, reply)) = request.decode::<msg::Resolve>("resolve a branch") else {
+            return;
+        };
+        let name = resolve.table.clone();
+        let done = move |told: Result<()>| {
+            let doing = format_args!("resolve a branch of table `{}`", name.escape_debug());
+            answer(reply, told.map_err(|e| e.context(doing)).map(|()| (Vec::new(), Parts::None)));
+        };
+        let tablets = match self.table(&resolve.table) {
+            Ok(tablets) => tablets,
+            Err(e) => return done(Err(e)),
+        };
+        let BranchId { key, stream, place } = id_of(&resolve.branch);
+        let tablet: &Arc<OpenTablet> = &tablets[usize::from(tablet_of(&key, tablets.len() as u16))];
+        let told = move |told: Result<Answer>| {
+            done(told.and_then(|told| match told {
+                Answer::Done { outcome: Outcome::Resolved, .. } => Ok(()),
+                Answer::Done { .. } => Err(Error::not_found(
+                    "this region knows none of that name: it was seen to, or has yet to come here",
+                )),
+                other => Err(Error::bug(format!("it was answered {other:?}"))),
+            }));
+        };
+        tablet.ask(Asking { key, op: Op::Resolve { stream, place } }, Box::new(told));
+    }
+}
+
+fn page(tablet: &Tablet, after: Option<&BranchId>) -> Vec<msg::Branch> {
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    for (_, branch) in tablet.branches().said().range((from, Bound::Unbounded)) {
+        let branch = told(branch);
+        bytes += branch.name.key.len() + branch.value.as_ref().map_or(0, Vec::len);
+        if all.len() == SCAN_ROWS_MAX || (bytes > ANSWER_BYTES_MAX && !all.is_empty()) {
+            break;
+        }
+        all.push(branch);
+    }
+    all
+}
+
+fn told(branch: &Branch) -> msg::Branch {
+    let place = branch.id.place;
+    msg::Branch {
+        name: msg::BranchName {
+            key: branch.id.key.clone(),
+            stream: branch.id.stream.0,
+            epoch: place.epoch.0,
+            number: place.number,
+        },
+        after: branch.after,
+        version: branch.version,
+        value: branch.value.as_ref().map(|value| value.to_vec()),
+    }
+}
+
+fn id_of(name: &msg::BranchName) -> BranchId {
+    BranchId {
+        key: name.key.clone(),
+        stream: StreamId(name.stream),
+        place: Place::new(Epoch(name.epoch), name.number),
+    }
+}

@@ -1,0 +1,149 @@
+//! A timeline table's region that is lost: an operator says so, and its streams go on without it from where
+//! the furthest of the others has followed. It comes back by an image; what it had beside that it says to
+//! all, as branches.
+
+use super::Region;
+use super::lead::{BATCH, BATCH_BYTES, Lead};
+use crate::entry::{Body, Refusal};
+use crate::ids::{RegionId, StreamId};
+use crate::message::{Answer, Asker, Message, Op, Request};
+use crate::record::Record;
+use crate::sessions::Outcome;
+use crate::tablet::Mode;
+use crate::tablet::branch::{Branch, BranchId};
+use holdfast_base::{Error, Result};
+use holdfast_env::planted;
+
+impl Region {
+    /// The streams of a lost region are to go on without it. True once all are led; to be asked again until
+    /// then, and after a start of this region. It holds until something is heard of the lost one, or another
+    /// one is called lost: all but one have to promise.
+    ///
+    /// # Errors
+    /// `Invalid` where it is no other region, or is alive, or the table is strong and needs nobody to say so;
+    /// `Retry` while this region starts.
+    pub fn seal(&mut self, lost: RegionId) -> Result<bool> {
+        let Some(heard) = self.heard.get(&lost) else {
+            return Err(Error::invalid(format!("{lost} is none of the table's other regions")));
+        };
+        if self.mode() == Mode::Strong {
+            let why = "the table is strong: what is at home in a lost region is led by another one without this";
+            return Err(Error::invalid(why));
+        }
+        if !self.is_ready() {
+            return Err(Error::retry("the region starts: ask again"));
+        }
+        if heard.ticks_ago <= self.settings.silence_ticks {
+            return Err(Error::invalid(format!(
+                "{lost} has been silent here for {} tenths of a second, and may be there: say it again after {}",
+                heard.ticks_ago, self.settings.silence_ticks
+            )));
+        }
+        self.lost = Some(lost);
+        let is_led = |stream: StreamId| {
+            let held = self.tablet.stream(stream);
+            let leader = held.promised().leader();
+            match leader == self.me {
+                true => self.leads(stream),
+                false => leader != lost && held.matched().epoch == held.promised(),
+            }
+        };
+        Ok(self.tablet.form().streams().all(is_led))
+    }
+
+    /// Whose promise is missing for the streams that this region claims.
+    pub fn waits_for(&self) -> Vec<RegionId> {
+        let missing = |region: &RegionId| {
+            let mut claims = self.claims.values();
+            self.lost != Some(*region) && claims.any(|claim| !claim.has_promised(*region))
+        };
+        self.tablet.form().regions().filter(missing).collect()
+    }
+
+    /// Another region leads a stream that this one had gone on with alone, and shows: only an image takes
+    /// that back. The leader's first; but two that were sealed by each other have none for each other.
+    pub(super) fn begins_anew(&mut self, stream: StreamId, leader: RegionId) {
+        if self.tablet.stream(stream).leading().is_some() || self.taking.is_some() {
+            return;
+        }
+        let others: Vec<RegionId> = self.heard.keys().copied().collect();
+        let first = others.iter().position(|other| *other == leader).unwrap_or(0);
+        let giver = others[(first + self.givers_asked) % others.len()];
+        self.givers_asked = self.givers_asked.wrapping_add(1);
+        self.ask_for_image(giver);
+    }
+
+    /// Whether a write follows on what another stream that is led here says, and not all have that yet. A timeline
+    /// table's region that leads a sealed stream beside its own may be sealed off in turn: what its streams have is
+    /// pushed in no order, and the others would keep the one without the other, which waits for ever.
+    pub(super) fn may_be_cut_off(
+        &self,
+        home: StreamId,
+        request: &Request,
+        record: Option<&Record>,
+    ) -> bool {
+        let is_write = matches!(request.op, Op::Write { .. });
+        if self.mode() == Mode::Strong || !is_write || planted!("table.sealed-out-of-order") {
+            return false;
+        }
+        let held = |lead: &Lead, number| {
+            let others = lead.followers().filter(|(region, _)| Some(*region) != self.lost);
+            number == 0 || others.into_iter().all(|(_, matched)| matched >= number)
+        };
+        let others = self.leads.iter().filter(|(stream, _)| **stream != home);
+        let mut follows_on = others.map(|(stream, lead)| match record {
+            Some(record) if record.stream == *stream => (lead, record.place.number),
+            Some(_) => (lead, 0),
+            // It was forgotten there, perhaps.
+            None => (lead, lead.forgot()),
+        });
+        follows_on.any(|(lead, number)| !held(lead, number))
+    }
+
+    /// Has what was cut off while this region was away said to all, by whoever leads the stream that it is of.
+    pub(super) fn say_branches(&mut self) {
+        if !self.up_ticks.is_multiple_of(self.settings.resend_ticks) {
+            return;
+        }
+        let mut bytes = 0;
+        let fits = |branch: &&Branch| {
+            let first = bytes == 0;
+            bytes += branch.encoded_bytes() as u64;
+            first || bytes <= BATCH_BYTES.get()
+        };
+        let unsaid = self.tablet.branches().unsaid().values().take(BATCH.size());
+        let batch: Vec<Branch> = unsaid.take_while(fits).cloned().collect();
+        for branch in batch {
+            let leader = self.leader(branch.id.stream);
+            match leader == self.me {
+                true => self.say_branch(branch),
+                false => self.send(leader, Message::Branch(branch)),
+            }
+        }
+    }
+
+    /// Says a branch, where its stream is led.
+    pub(super) fn say_branch(&mut self, branch: Branch) {
+        let stream = branch.id.stream;
+        let says = |lead: &Lead| lead.says(&branch.id);
+        let known = self.tablet.branches().said().contains_key(&branch.id);
+        if !known && self.leads.get(&stream).is_some_and(|lead| !says(lead)) {
+            self.decide(stream, Body::Branch(branch), None, None);
+        }
+    }
+
+    /// Somebody has seen to a branch: whoever leads its stream says so there, behind it. Answers which one, if this
+    /// region does not.
+    pub(super) fn resolve(&mut self, asker: Asker, id: BranchId) -> Option<StreamId> {
+        let (stream, place) = (id.stream, id.place);
+        if !self.tablet.branches().said().contains_key(&id) {
+            let outcome = Outcome::Refused(Refusal::Absent);
+            self.answer(asker, Answer::Done { outcome, stream, place });
+        } else if self.leads(stream) {
+            self.decide(stream, Body::Resolved(id), None, Some(asker));
+        } else {
+            return Some(stream);
+        }
+        None
+    }
+}
