@@ -267,6 +267,9 @@ impl Tablet {
         let first = self.form.members.iter().find(|m| m.region == self.region).map(|m| m.log);
         for stream in self.streams.values_mut() {
             stream.resign();
+            if self.form.mode == Mode::Timeline && stream.id() == StreamId::of(self.region) {
+                stream.matches_nobody();
+            }
             if first == Some(log) && stream.id() == StreamId::of(self.region) {
                 stream.lead_first();
             }
@@ -424,6 +427,11 @@ impl Tablet {
     /// Bytes of all keys and values that show.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What entries take in memory that some region has yet to show, beyond `usual` bytes of each stream.
+    pub fn held_back_bytes(&self, usual: u64) -> u64 {
+        self.streams.values().map(|stream| stream.memory_bytes().saturating_sub(usual)).sum()
     }
 
     /// Whether everything that a client has seen shows here.

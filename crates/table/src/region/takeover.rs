@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// Ticks between those in which two regions first ask for the same stream.
 const TURN_TICKS: u32 = 4;
+/// So often the wait is doubled of who has taken a stream from a region that is not lost.
+const DOUBLINGS_MAX: u32 = 7;
 
 /// A stream that is being taken over.
 #[derive(Debug)]
@@ -36,6 +38,10 @@ impl Region {
                     self.gather(stream);
                 }
                 continue;
+            }
+            let leader = self.leader(stream);
+            if self.heard.get(&leader).is_some_and(|h| h.ticks_ago < self.settings.resend_ticks) {
+                self.yielded.remove(&stream);
             }
             let cooling = self.cooling.entry(stream).or_default();
             *cooling = cooling.saturating_sub(1);
@@ -91,7 +97,29 @@ impl Region {
         self.claims.remove(&stream);
         // Regions come back at different times, so that one of them finds nobody in its way.
         let turn = u32::from(self.me.0) + 1;
-        self.cooling.insert(stream, self.settings.resend_ticks + TURN_TICKS * turn);
+        let wait = self.settings.resend_ticks + TURN_TICKS * turn;
+        let cooling = self.cooling.entry(stream).or_default();
+        *cooling = wait.max(*cooling);
+    }
+
+    /// Another region leads what this one has led or claimed. If that is one which is not heard here, it is not
+    /// lost: only the way between the two is, and both of them reach a majority. They would take the stream from
+    /// each other as fast as promises come, for as long as the way is cut, and nobody could write. So its namesake has
+    /// it back soon, and whoever else claims it waits twice as long each time, until it hears who leads.
+    fn yield_to_another(&mut self, stream: StreamId) {
+        if planted!("table.takes-streams-in-turns") {
+            return;
+        }
+        let wait = match stream == StreamId::of(self.me) {
+            true => self.settings.return_ticks,
+            false => {
+                let times = self.yielded.entry(stream).or_default();
+                *times = (*times + 1).min(DOUBLINGS_MAX);
+                self.settings.resend_ticks << *times
+            }
+        };
+        let cooling = self.cooling.entry(stream).or_default();
+        *cooling = wait.max(*cooling);
     }
 
     fn ask_for_promises(&mut self, stream: StreamId) {
@@ -145,10 +173,14 @@ impl Region {
             return;
         }
         // A promise that was appended twice is one.
+        let mine = self.leads.contains_key(&stream) || self.claims.contains_key(&stream);
         if accepted == Accepted::Yes {
             self.stop_leading(stream);
         }
         if epoch.leader() != self.me {
+            if mine && accepted == Accepted::Yes {
+                self.yield_to_another(stream);
+            }
             if self.claims.get(&stream).is_some_and(|claim| claim.epoch < epoch) {
                 sometimes!("two takeovers met");
                 self.give_up(stream);
@@ -201,8 +233,12 @@ impl Region {
                 let counted = |(r, (log, _)): &(&RegionId, &(LogId, Place))| held.counts(**r, *log);
                 claim.promises.iter().filter(counted).count() >= held.majority()
             }
-            // What one of them alone has followed must not be lost.
-            Mode::Timeline => claim.promises.len() == self.tablet.form().members.len(),
+            // What one of them alone has followed must not be lost. Of a log that has only failed to append there is no
+            // such thing, and it waits for nobody.
+            Mode::Timeline => {
+                let own = held.is_own(self.me) && !planted!("table.full-disk-waits-for-all");
+                own || claim.promises.len() == self.tablet.form().members.len()
+            }
         };
         let tail = held.tail();
         let further = match planted!("table.tail-by-number") {
