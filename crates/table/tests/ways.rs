@@ -18,6 +18,8 @@ const EACH_US: u64 = SECOND / 2;
 #[derive(Default)]
 struct Clients {
     sequence: u64,
+    /// What each of them writes at once.
+    at_once: u64,
     /// Requests under way, and who asks.
     asked: BTreeMap<u64, usize>,
     /// Of each client, when its writes were done.
@@ -27,7 +29,7 @@ struct Clients {
 impl Clients {
     fn begin(world: &mut World) -> Clients {
         (0..world.regions()).for_each(|at| world.wake_at(SECOND, at as u64));
-        Clients::default()
+        Clients { at_once: 1, ..Clients::default() }
     }
 
     /// Writes of a client that were done in this time.
@@ -45,12 +47,15 @@ impl Guests for Clients {
     }
 
     fn wake(&mut self, world: &mut World, id: u64) {
-        self.sequence += 1;
         let at = id as usize;
-        let asked = Asked { session: 1 + id, sequence: self.sequence, below: self.sequence };
-        let op = Op::Write { asked, value: Some(vec![id as u8]), expect: Expect::Any };
-        self.asked.insert(self.sequence, at);
-        world.ask(at, self.sequence, Request { key: format!("own {at}").into_bytes(), op });
+        for number in 0..self.at_once {
+            self.sequence += 1;
+            let below = self.sequence.saturating_sub(4 * self.at_once);
+            let asked = Asked { session: 1 + id + 3 * number, sequence: self.sequence, below };
+            let op = Op::Write { asked, value: Some(vec![id as u8]), expect: Expect::Any };
+            self.asked.insert(self.sequence, at);
+            world.ask(at, self.sequence, Request { key: format!("own {at}").into_bytes(), op });
+        }
         world.wake_at(world.now_us() + EACH_US, id);
     }
 }
@@ -84,8 +89,8 @@ fn apart(ways: &[(usize, usize)]) {
     let written = [0, 1, 2].map(|at| clients.writes(at, 30 * SECOND..end) as u64);
     let what = format!("{ways:?}: rounds {rounds:?}, of {asked} writes each {written:?}");
     // Each takeover is a promise in every log, which stays there, and an answer that nobody gets.
-    assert!(rounds.iter().all(|round| *round < 60), "{what}");
-    assert!(written.iter().all(|written| *written > asked * 95 / 100), "{what}");
+    assert!(rounds.iter().all(|round| *round < 100), "{what}");
+    assert!(written.iter().all(|written| *written > asked * 9 / 10), "{what}");
     world.heal();
     world.run_until(end + 120 * SECOND, &mut clients);
     for stream in 0..3 {
@@ -104,4 +109,33 @@ fn two_regions_that_do_not_hear_each_other_do_not_take_streams_from_each_other_f
         apart(&[(b, a)]);
         apart(&[(a, b), (b, a)]);
     }
+}
+
+/// A region is cut off while very much is written, claims in vain what it hears nothing of, and comes back. It was
+/// promised what it claimed, and nobody led and nothing was written until it had fetched all that it lacked, 256 entries
+/// in a round trip: a minute for a hundred thousand.
+#[test]
+fn a_region_that_comes_back_without_much_stands_in_nobodys_way() {
+    let mut world = world();
+    let mut clients = Clients::begin(&mut world);
+    world.run_until(5 * SECOND, &mut clients);
+    let ways = [(0, 2), (2, 0), (1, 2), (2, 1)];
+    ways.iter().for_each(|(from, to)| world.cut(*from, *to, true));
+    clients.at_once = 500;
+    world.run_until(20 * SECOND, &mut clients);
+    clients.at_once = 1;
+    world.run_until(22 * SECOND, &mut clients);
+    let shown = |world: &World, at| {
+        let tablet = world.region(at).unwrap().tablet();
+        (0..2).map(|stream| tablet.shown(StreamId(stream)).place.number).sum::<u64>()
+    };
+    assert!(shown(&world, 0) > shown(&world, 2) + 20_000);
+    world.heal();
+    let back = 22 * SECOND;
+    world.run_until(back + 10 * SECOND, &mut clients);
+    for at in [0, 1] {
+        let written = clients.writes(at, back + SECOND / 2..back + 5 * SECOND);
+        assert!(written >= 8, "region {at} wrote {written} times in 4.5 seconds");
+    }
+    assert!(shown(&world, 2) + 10 > shown(&world, 0), "it has not come back");
 }

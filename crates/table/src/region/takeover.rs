@@ -1,6 +1,7 @@
 //! Leading a stream that nobody leads any more: promises of a majority, the furthest tail, the
 //! entry that opens the epoch. And giving one up.
 
+use super::lead::{BATCH, BATCH_BYTES};
 use super::{Policy, Region};
 use crate::entry::{Body, Entry, StreamEntry};
 use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 
 /// Ticks between those in which two regions first ask for the same stream.
 const TURN_TICKS: u32 = 4;
+/// Round trips by which a region that takes a stream over may fetch what it lacks, while another one leads.
+const FETCHES_MAX: u64 = 4;
 /// So often the wait is doubled of who has taken a stream from a region that is not lost.
 const DOUBLINGS_MAX: u32 = 7;
 
@@ -93,6 +96,35 @@ impl Region {
         self.append(&Entry::Promised { stream, epoch });
     }
 
+    /// Whether a region would have to fetch so much before it could lead that everybody would wait for it. Of one that
+    /// is not heard nobody knows.
+    fn is_far_behind(&self, region: RegionId, id: StreamId) -> bool {
+        let Some(ack) = self.acks.get(&(id, region)) else { return false };
+        let stream = self.tablet.stream(id);
+        let (has, tail) = (ack.matched.number, stream.tail().number);
+        let far = tail.saturating_sub(has) > FETCHES_MAX * BATCH.get()
+            || stream.bytes_between(has, tail) > FETCHES_MAX * BATCH_BYTES.get();
+        let heard = self.heard.get(&region);
+        let heard = heard.is_some_and(|heard| heard.ticks_ago < self.settings.resend_ticks);
+        far && heard && self.mode() == Mode::Strong && !planted!("table.yields-to-whom-lags")
+    }
+
+    /// A region that was cut off has claimed what it heard nothing of, in vain, and has promised itself not to take
+    /// anything of this leader's epoch any more. It comes back without all that was written meanwhile: to lead it would
+    /// have to fetch that first, while nobody leads. So this one goes on, in an epoch behind the one that is claimed, which
+    /// the other one follows as it followed before.
+    fn reclaim(&mut self, stream: StreamId, above: Epoch) {
+        if self.claims.contains_key(&stream) {
+            return;
+        }
+        sometimes!("a leader went on before one that came back without the stream");
+        self.stop_leading(stream);
+        let epoch = Epoch::new(above.round() + 1, self.me);
+        let claim = Claim { epoch, promises: BTreeMap::new(), opening: false, ticks: 0 };
+        self.claims.insert(stream, claim);
+        self.append(&Entry::Promised { stream, epoch });
+    }
+
     fn give_up(&mut self, stream: StreamId) {
         self.claims.remove(&stream);
         // Regions come back at different times, so that one of them finds nobody in its way.
@@ -115,7 +147,7 @@ impl Region {
             false => {
                 let times = self.yielded.entry(stream).or_default();
                 *times = (*times + 1).min(DOUBLINGS_MAX);
-                self.settings.resend_ticks << *times
+                (self.settings.resend_ticks << *times) + TURN_TICKS * u32::from(self.me.0)
             }
         };
         let cooling = self.cooling.entry(stream).or_default();
@@ -144,6 +176,11 @@ impl Region {
         epoch: Epoch,
     ) {
         let promised = self.promised_epoch(stream);
+        if epoch > promised && self.leads.contains_key(&stream) && self.is_far_behind(from, stream)
+        {
+            self.reclaim(stream, epoch);
+            return;
+        }
         // The same epoch again, of a log that is not known to have asked for it before: one that has
         // lost its own promise may ask for what it has opened already.
         let again = self.promised_to.get(&stream) == Some(&(epoch, log))
@@ -266,6 +303,7 @@ impl Region {
         if self.claims.get(&stream).is_some_and(|claim| claim.epoch <= promised) {
             if promised.leader() != self.me {
                 sometimes!("two takeovers met");
+                self.yield_to_another(stream);
             }
             self.give_up(stream);
         }
@@ -277,6 +315,11 @@ impl Region {
     /// lost an epoch that it has opened, for nobody else will claim the stream of who is alive.
     pub(super) fn leads_no_more(&mut self, stream: StreamId, promised: Epoch) {
         let known = self.promised_epoch(stream);
+        let far = promised.leader() != self.me && self.is_far_behind(promised.leader(), stream);
+        if promised > known && self.leads.contains_key(&stream) && far {
+            self.reclaim(stream, promised);
+            return;
+        }
         if promised > known && (known.leader() == self.me || promised.leader() == self.me) {
             self.append(&Entry::Promised { stream, epoch: promised });
         }
