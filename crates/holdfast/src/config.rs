@@ -380,8 +380,9 @@ impl Config {
             let wrong = |why: &str| {
                 Err(Error::invalid(format!("`regions.{}`: {why}", number.escape_debug())))
             };
-            if number.parse::<u8>().is_err() {
-                return wrong("it is no number: number the regions from 0");
+            // `01` would be 1 once more, and one of the two would be nobody.
+            if number.parse::<u8>().map_or(true, |parsed| parsed.to_string() != *number) {
+                return wrong("it is no number: number the regions from 0, without zeros in front");
             }
             if region.servers.split(',').any(|server| server.trim().is_empty()) {
                 return wrong("a server is empty: write `servers = \"HOST:PORT\"`");

@@ -348,11 +348,14 @@ impl TableFace {
         };
         // What was made, or begun, with other words stays as it is: nothing is added to it.
         let begun = self.tables.held().get(name).cloned().unwrap_or_default();
+        let mut is_there = false;
         for (tablet, open) in begun {
             let made = open.fold().read(|view, _| view.made())?;
-            match wanted.get(usize::from(tablet)) {
-                Some(wanted) => drop(is(made, wanted)?),
-                None => made.map_or(Ok(()), |made| Err(made_otherwise(&made)))?,
+            match (wanted.get(usize::from(tablet)), made) {
+                (Some(wanted), made) => is_there |= is(made, wanted)? && tablet == 0,
+                // Behind a table that is there whole they are what is left of an attempt at another one.
+                (None, Some(made)) if !is_there => return Err(made_otherwise(&made)),
+                (None, _) => {}
             }
         }
         // The first comes last: with it the table is there, whole.

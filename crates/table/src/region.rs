@@ -19,6 +19,7 @@ use ask::{Parked, Pending};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
 use holdfast_env::planted;
+pub use image::usual_stream_bytes;
 use image::{Giving, Taking};
 use lead::Lead;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,6 +110,8 @@ pub struct Region {
     claims: BTreeMap<StreamId, Claim>,
     /// Ticks before the stream may be claimed again.
     cooling: BTreeMap<StreamId, u32>,
+    /// How often another region took the stream from this one, since its leader was heard here.
+    yielded: BTreeMap<StreamId, u32>,
     /// Which log has asked for the epoch that was promised last.
     promised_to: BTreeMap<StreamId, (Epoch, LogId)>,
     acks: BTreeMap<(StreamId, RegionId), Ack>,
@@ -166,6 +169,7 @@ impl Region {
             leads: BTreeMap::new(),
             claims: BTreeMap::new(),
             cooling: BTreeMap::new(),
+            yielded: BTreeMap::new(),
             promised_to: BTreeMap::new(),
             acks: BTreeMap::new(),
             heard,
@@ -334,6 +338,7 @@ impl Region {
             for showed in showed {
                 self.has_shown(&showed);
             }
+            self.read_sessions();
             self.unpark(false);
         }
         self.tablet.forget_entries();

@@ -113,7 +113,8 @@ impl Regions {
             ))));
         };
         let request = PeerRequest { opcode, meta, body: None, deadline_ms: ANSWER_MS };
-        let address = way.address(way.queue.held().server);
+        let server = way.queue.held().server;
+        let address = way.address(server);
         let (way, told) = (way.clone(), move |answered: Result<PeerReply>| {
             done(answered.map_err(|e| e.context(format_args!("ask {region}"))));
         });
@@ -121,7 +122,7 @@ impl Regions {
             &address,
             request,
             Box::new(move |answered| {
-                way.noted(answered.as_ref().err());
+                way.noted(server, answered.as_ref().err());
                 told(answered);
             }),
         );
@@ -163,7 +164,7 @@ impl Queue {
 
 impl Way {
     fn address(&self, server: usize) -> String {
-        self.link.servers[server % self.link.servers.len()].clone()
+        self.link.servers[server].clone()
     }
 
     fn tell(self: &Arc<Self>, told: Vec<u8>) {
@@ -203,26 +204,29 @@ impl Way {
                 body: Some(Arc::new(body)),
                 deadline_ms: ANSWER_MS,
             };
-            let way = self.clone();
+            let (way, server) = (self.clone(), queue.server);
             let done = move |answered: Result<PeerReply>| {
-                way.noted(answered.as_ref().err());
+                way.noted(server, answered.as_ref().err());
                 let mut queue = way.queue.held();
                 if answered.is_ok() || !planted!("table.failed-request-under-way") {
                     queue.under_way -= 1;
                 }
                 way.send(&mut queue);
             };
-            let address = self.address(queue.server);
+            let address = self.address(server);
             self.link.peers.call(&address, request, Box::new(done));
         }
     }
 
-    /// A request was answered, or failed: then another of the region's nodes is asked next.
-    fn noted(&self, failure: Option<&Error>) {
+    /// A request to this server was answered, or failed: then another of the region's nodes is asked next. Several
+    /// were under way to it, and each of them fails: only the first one says something new.
+    fn noted(&self, server: usize, failure: Option<&Error>) {
         let mut queue = self.queue.held();
         match failure {
             Some(e) => {
-                queue.server = (queue.server + 1) % self.link.servers.len();
+                if queue.server == server || planted!("table.each-failure-asks-another") {
+                    queue.server = (queue.server + 1) % self.link.servers.len();
+                }
                 if queue.trouble.is_none() {
                     event!(RegionUnreached, e.message, region = self.region.0);
                 }
@@ -234,5 +238,56 @@ impl Way {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_env::net::PeerDone;
+
+    /// A region of two nodes, the first of which answers nothing any more: what is said to it waits until the test
+    /// has it fail.
+    #[derive(Default)]
+    struct Half {
+        asked: Mutex<BTreeMap<String, usize>>,
+        waiting: Mutex<Vec<PeerDone>>,
+    }
+
+    impl Peers for Half {
+        fn call(&self, address: &str, _: PeerRequest, done: PeerDone) {
+            *self.asked.held().entry(address.to_owned()).or_default() += 1;
+            self.waiting.held().push(Box::new({
+                let gone = address == "gone:1";
+                move |_| match gone {
+                    true => done(Err(Error::retry("it does not answer"))),
+                    false => done(Ok(PeerReply::default())),
+                }
+            }));
+        }
+
+        fn after(&self, _: u64, _: Box<dyn FnOnce() + Send>) {}
+    }
+
+    /// Eight requests are under way when a node ends, and all of them fail: were each to turn to the next one of two
+    /// nodes, the last would have turned back to the one that is gone.
+    #[test]
+    fn a_node_that_is_gone_is_left_once_and_not_come_back_to() {
+        let peers = Arc::new(Half::default());
+        let link = Link { servers: vec!["gone:1".into(), "there:1".into()], peers: peers.clone() };
+        let regions = Regions::new(RegionId(0), BTreeMap::from([(RegionId(1), link)])).unwrap();
+        let answer = || {
+            let waiting = std::mem::take(&mut *peers.waiting.held());
+            waiting.into_iter().for_each(|done| done(Ok(PeerReply::default())));
+        };
+        (0..UNDER_WAY.size()).for_each(|_| regions.tell(RegionId(1), vec![0; 100]));
+        assert_eq!(peers.asked.held().get("gone:1"), Some(&UNDER_WAY.size()));
+        answer();
+        for _ in 0..8 {
+            regions.tell(RegionId(1), vec![0; 100]);
+            answer();
+        }
+        assert_eq!(peers.asked.held().get("gone:1"), Some(&UNDER_WAY.size()), "it was asked again");
+        assert!(regions.trouble(RegionId(1)).is_empty());
     }
 }

@@ -147,6 +147,12 @@ impl Stream {
         self.reached_at(to).saturating_sub(self.reached_at(from))
     }
 
+    /// What its entries take in memory.
+    pub fn memory_bytes(&self) -> u64 {
+        let each = (self.entries.len() * size_of::<StreamEntry>()) as u64;
+        each + self.reached.last().copied().unwrap_or(0)
+    }
+
     fn reached_at(&self, number: u64) -> u64 {
         match self.position(number) {
             0 => 0,
@@ -344,10 +350,24 @@ impl Stream {
         self.leading = None;
     }
 
+    /// What the log before has decided may be more than is held.
+    pub(crate) fn matches_nobody(&mut self) {
+        self.matched = Place::default();
+    }
+
+    /// Whether this log itself, leading as `region`, has decided the last entry that it holds, if it holds any: nobody
+    /// has followed more than that.
+    pub fn is_own(&self, region: RegionId) -> bool {
+        let (matched, tail) = (self.matched, self.tail());
+        let leads = matched.epoch.round() > 0 && matched.epoch.leader() == region;
+        leads && (matched == tail || tail.number == 0)
+    }
+
     /// This log, which is its namesake's first one, leads from the beginning.
     pub(crate) fn lead_first(&mut self) {
         if self.promised == self.id.first_epoch() {
             self.leading = Some(self.promised);
+            self.matched = Place::new(self.promised, self.tail().number);
         }
     }
 

@@ -317,6 +317,9 @@ impl Tablet {
         let first = self.form.members.iter().find(|m| m.region == self.region).map(|m| m.log);
         for stream in self.streams.values_mut() {
             stream.resign();
+            if self.form.mode == Mode::Timeline && stream.id() == StreamId::of(self.region) {
+                stream.matches_nobody();
+            }
             if first == Some(log) && stream.id() == StreamId::of(self.region) {
                 stream.lead_first();
             }
@@ -487,6 +490,11 @@ impl Tablet {
     /// What regions had decided in streams that were sealed without them.
     pub fn branches(&self) -> &Branches {
         &self.branches
+    }
+
+    /// What entries take in memory that some region has yet to show, beyond `usual` bytes of each stream.
+    pub fn held_back_bytes(&self, usual: u64) -> u64 {
+        self.streams.values().map(|stream| stream.memory_bytes().saturating_sub(usual)).sum()
     }
 
     /// Whether everything that a client has seen shows here.

@@ -200,3 +200,67 @@ fn a_region_that_lost_its_log_is_sent_everything_again() {
     assert_eq!(pushes_after(LogId(1), 1), 0, "it has everything");
     assert!(pushes_after(LogId(2), 0) > 0);
 }
+
+/// A region was away while very many records were deleted, and is back: all of them were looked through in each tick,
+/// whoever was away, and all were decided on in the first tick that they could be, while everybody waited.
+#[test]
+fn many_tombstones_are_forgotten_some_at_a_time() {
+    const RECORDS: u64 = 5000;
+    let here = StreamId(0);
+    let mut region = region(Mode::Timeline, &[]);
+    for (round, value) in [Some(vec![1]), None].into_iter().enumerate() {
+        for number in 1..=RECORDS {
+            let sequence = round as u64 * RECORDS + number;
+            let asked = Asked { session: 7, sequence, below: sequence };
+            let op = Op::Write { asked, value: value.clone(), expect: Expect::Any };
+            region.ask(1, Request { key: number.to_le_bytes().to_vec(), op });
+            effects(&mut region);
+        }
+    }
+    let first = here.first_epoch();
+    let (matched, shown) = (Place::new(first, 2 * RECORDS), 2 * RECORDS);
+    let position = Position { stream: here, matched, shown, promised: first };
+    for other in [1, 2] {
+        let positions = Message::Positions(vec![position]);
+        region.arrived(RegionId(other), LogId(1), positions);
+    }
+    effects(&mut region);
+    assert_eq!(region.tablet().tombstones().len() as u64, RECORDS);
+    let mut left = vec![RECORDS as usize];
+    for _ in 0..3 {
+        region.tick();
+        effects(&mut region);
+        left.push(region.tablet().tombstones().len());
+    }
+    assert!(left[1] > 0 && left[1] < left[0] && *left.last().unwrap() == 0, "{left:?}");
+}
+
+/// An append fails, as on a full disk, while another region is away. The region claims its stream anew: it waited for a
+/// promise of everybody, as a log must that was lost, and took no write until the one that was away had come back. One
+/// other is enough: a stream that was sealed, all but its region have promised.
+#[test]
+fn a_timeline_home_that_could_not_append_waits_for_one_other() {
+    let here = StreamId(0);
+    let mut region = region(Mode::Timeline, &[]);
+    region.ask(1, write(1));
+    assert_eq!(answers(&effects(&mut region)), 1);
+    region.ask(2, write(2));
+    // What it was to append is not there.
+    assert!(matches!(&region.effects()[..], [Effect::Append(_)]));
+    region.append_failed();
+    effects(&mut region);
+    for _ in 0..2 * Settings::default().resend_ticks {
+        region.tick();
+        effects(&mut region);
+    }
+    assert!(!region.leads(here), "its stream may be sealed");
+    let (stream, epoch) = (here, Epoch::new(2, RegionId(0)));
+    let tail = Place::new(here.first_epoch(), 1);
+    let promised = Message::Promised { stream, epoch, tail };
+    region.arrived(RegionId(1), LogId(1), promised);
+    effects(&mut region);
+    assert!(region.leads(here));
+    region.ask(3, write(3));
+    assert_eq!(answers(&effects(&mut region)), 1);
+    assert_eq!(region.tablet().record(b"k").unwrap().version, 2);
+}

@@ -3,6 +3,7 @@
 
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::random::Random;
+use holdfast_base::stream;
 use holdfast_env::trial::Trial;
 use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Refusal, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
@@ -235,6 +236,17 @@ impl Liar {
     }
 }
 
+/// The region's process ends, and starts over its snapshot: whatever it was told outlives that.
+fn again(region: Region, start: u64, settings: Settings) -> Region {
+    let tablet = region.into_tablet();
+    let mut bytes = Vec::new();
+    stream::collect(&mut bytes, |out| tablet.snapshot(out));
+    let restore =
+        |source: &mut stream::Source<'_>| Tablet::restore(tablet.form(), tablet.region(), source);
+    let restored = stream::read_all(&bytes, restore).expect("it has written it itself");
+    Region::start(restored, LogId(1), start, settings)
+}
+
 fn tell(seed: u64, mode: Mode) -> (usize, usize) {
     let mut liar = Liar(Random::new(seed));
     let mut tablet = Tablet::new(&Form::new(mode, 3), RegionId(0));
@@ -246,6 +258,9 @@ fn tell(seed: u64, mode: Mode) -> (usize, usize) {
     let (mut appended, mut index) = (0, 1);
     let mut held = 0;
     for step in 0..300 {
+        if step % 60 == 59 {
+            region = again(region, 2 + step, settings);
+        }
         match liar.0.below(6) {
             0 => region.tick(),
             1 => {

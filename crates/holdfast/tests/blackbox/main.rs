@@ -49,6 +49,7 @@ mod sort;
 mod stopped_views;
 mod story;
 mod tables;
+mod tables_pairs;
 mod tables_regions;
 mod tls;
 mod token;

@@ -347,6 +347,10 @@ fn regions_that_are_set_up_wrongly_are_told_what_to_do() {
     fs::write(&path, settings.replace("region = 2\n", "region = 1\n")).unwrap();
     let refused = Node::try_start(&regions.data(2)).err().unwrap();
     assert!(refused.err.contains("region 1 is this one"), "{refused:?}");
+    // One number, in two ways: one of the two would be nobody.
+    fs::write(&path, settings.replace("[regions.1]", "[regions.01]")).unwrap();
+    let refused = Node::try_start(&regions.data(2)).err().unwrap();
+    assert!(refused.err.contains("`regions.01`"), "{refused:?}");
     // It shows a token of another region.
     let swapped = settings.replace("2-at-0.token", "1-at-0.token");
     fs::write(&path, swapped).unwrap();

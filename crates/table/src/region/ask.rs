@@ -435,6 +435,11 @@ impl Region {
                 self.marked(showed.stream, *ticket);
             }
         }
+    }
+
+    /// More shows than before: reads that wait for what their clients have seen may have it. Once for all that shows
+    /// at once: thousands of reads may wait while thousands of entries come.
+    pub(super) fn read_sessions(&mut self) {
         let sessions: Vec<u64> = self.reading_sessions.iter().copied().collect();
         for ticket in sessions {
             self.read_session(ticket);

@@ -2,7 +2,7 @@
 //! an image of another region's tablet, part after part.
 
 use super::Region;
-use crate::entry::{Entry, Settled};
+use crate::entry::{Entry, Settled, StreamEntry};
 use crate::ids::{LogId, Place, RegionId, StreamId};
 use crate::message::Message;
 use crate::stream::Accepted;
@@ -16,6 +16,12 @@ use std::collections::BTreeMap;
 static SETTLE_ENTRIES: Knob = Knob::new("table.settle-entries", 1024, &[1, 3, 10]);
 /// And bytes of them, where entries are large.
 static SETTLE_BYTES: Knob = Knob::new("table.settle-bytes", 4 << 20, &[1, 1000]);
+/// What a stream may have in memory while every region follows it: what is to be settled, and as much again that
+/// came meanwhile.
+pub fn usual_stream_bytes() -> u64 {
+    2 * SETTLE_BYTES.get() + 2 * SETTLE_ENTRIES.get() * size_of::<StreamEntry>() as u64
+}
+
 /// Bytes of one part of an image, if it has more than one item.
 static PART_BYTES: Knob = Knob::new("table.image-part", 512 << 10, &[1, 200, 1000]);
 /// Parts that are on their way at once.

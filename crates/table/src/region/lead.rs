@@ -15,6 +15,7 @@ use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use holdfast_wire::table::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// Entries of one message.
 pub(super) static BATCH: Knob = Knob::new("table.batch", 256, &[1, 2, 3]);
@@ -23,6 +24,9 @@ pub(super) static BATCH: Knob = Knob::new("table.batch", 256, &[1, 2, 3]);
 pub(super) static BATCH_BYTES: Knob = Knob::new("table.batch-bytes", 512 << 10, &[1, 100, 300]);
 /// Bytes of one stream that are on their way to one region, beside [`super::Settings::window`].
 static WINDOW_BYTES: Knob = Knob::new("table.window-bytes", 16 << 20, &[1, 200, 1000]);
+
+/// Tombstones of a stream that are looked through in a tick.
+static FORGET: Knob = Knob::new("table.forget", 4096, &[1, 2, 3]);
 
 /// What an entry of a log has around the entries of a stream: its envelope; version, tag, stream, epoch,
 /// place and count. And around the key and the value of one of them.
@@ -95,6 +99,8 @@ pub(super) struct Lead {
     checking: Vec<(Asker, Key)>,
     /// Branches that were said and do not show yet.
     says: BTreeSet<BranchId>,
+    /// Tombstones up to this one were looked through, of those that may be forgotten; none: from the first one on.
+    looked_through: Option<Key>,
 }
 
 impl Lead {
@@ -133,6 +139,7 @@ impl Lead {
             checks: Vec::new(),
             checking: Vec::new(),
             says: BTreeSet::new(),
+            looked_through: None,
         };
         for entry in stream.behind(tablet.shown(id).place.number, usize::MAX) {
             lead.lay_over(tablet, id, entry);
@@ -542,23 +549,36 @@ impl Region {
         }
     }
 
-    /// Tombstones at home in the stream that all regions show become the tablet's home's keys.
+    /// Tombstones at home in the stream that all regions show become the tablet's home's keys. Of very many, as there
+    /// are once a region was away, some in each tick: neither looking through all of them nor deciding on all at once
+    /// may keep others waiting.
     fn forget(&mut self, id: StreamId) {
-        let shown_by_all = |place: Place| {
-            let by = |r: &RegionId| self.acks.get(&(id, *r)).map_or(0, |ack| ack.shown);
-            self.heard.keys().all(|region| by(region) >= place.number)
+        let by = |r: &RegionId| self.acks.get(&(id, *r)).map_or(0, |ack| ack.shown);
+        let by_all = self.heard.keys().map(by).min().unwrap_or(u64::MAX);
+        let Some(lead) = self.leads.get(&id) else { return };
+        let behind = lead.looked_through.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let all = self.tablet.tombstones().range::<[u8], _>((behind, Bound::Unbounded));
+        let at_once = match planted!("table.forgets-all-at-once") {
+            true => usize::MAX,
+            false => FORGET.size(),
         };
-        let old: Vec<Key> = self
-            .tablet
-            .tombstones()
-            .iter()
-            .filter(|key| {
-                let record = self.tablet.record(key);
-                let shows = record.is_some_and(|r| r.stream == id && shown_by_all(r.place));
-                shows && self.tablet.is_tombstone_of(key, id)
-            })
-            .cloned()
-            .collect();
+        let some: Vec<&Key> = all.take(at_once).collect();
+        let looked_through = match some.len() == at_once {
+            true => some.last().map(|key| (*key).clone()),
+            false => None,
+        };
+        let old = some.into_iter().filter(|key| {
+            let record = self.tablet.record(key);
+            let shows = record.is_some_and(|r| r.stream == id && r.place.number <= by_all);
+            shows && self.tablet.is_tombstone_of(key, id)
+        });
+        let old: Vec<Key> = old.cloned().collect();
+        if looked_through.is_some() {
+            FORGET.cross();
+        }
+        if let Some(lead) = self.leads.get_mut(&id) {
+            lead.looked_through = looked_through;
+        }
         for key in old {
             if planted!("table.tombstone-forgotten-alone") {
                 self.tablet.forget_alone(&key);

@@ -1,6 +1,7 @@
 //! Leading a stream that nobody leads any more: promises of a majority, the furthest tail, the
 //! entry that opens the epoch. And giving one up.
 
+use super::lead::{BATCH, BATCH_BYTES};
 use super::{Policy, Region};
 use crate::entry::{Body, Entry, StreamEntry};
 use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
@@ -12,6 +13,10 @@ use std::collections::BTreeMap;
 
 /// Ticks between those in which two regions first ask for the same stream.
 const TURN_TICKS: u32 = 4;
+/// Round trips by which a region that takes a stream over may fetch what it lacks, while another one leads.
+const FETCHES_MAX: u64 = 4;
+/// So often the wait is doubled of who has taken a stream from a region that is not lost.
+const DOUBLINGS_MAX: u32 = 7;
 
 /// A stream that is being taken over.
 #[derive(Debug)]
@@ -42,6 +47,10 @@ impl Region {
                     self.gather(stream);
                 }
                 continue;
+            }
+            let leader = self.leader(stream);
+            if self.heard.get(&leader).is_some_and(|h| h.ticks_ago < self.settings.resend_ticks) {
+                self.yielded.remove(&stream);
             }
             let cooling = self.cooling.entry(stream).or_default();
             *cooling = cooling.saturating_sub(1);
@@ -96,11 +105,62 @@ impl Region {
         self.append(&Entry::Promised { stream, epoch });
     }
 
+    /// Whether a region would have to fetch so much before it could lead that everybody would wait for it. Of one that
+    /// is not heard nobody knows.
+    fn is_far_behind(&self, region: RegionId, id: StreamId) -> bool {
+        let Some(ack) = self.acks.get(&(id, region)) else { return false };
+        let stream = self.tablet.stream(id);
+        let (has, tail) = (ack.matched.number, stream.tail().number);
+        let far = tail.saturating_sub(has) > FETCHES_MAX * BATCH.get()
+            || stream.bytes_between(has, tail) > FETCHES_MAX * BATCH_BYTES.get();
+        let heard = self.heard.get(&region);
+        let heard = heard.is_some_and(|heard| heard.ticks_ago < self.settings.resend_ticks);
+        far && heard && self.mode() == Mode::Strong && !planted!("table.yields-to-whom-lags")
+    }
+
+    /// A region that was cut off has claimed what it heard nothing of, in vain, and has promised itself not to take
+    /// anything of this leader's epoch any more. It comes back without all that was written meanwhile: to lead it would
+    /// have to fetch that first, while nobody leads. So this one goes on, in an epoch behind the one that is claimed, which
+    /// the other one follows as it followed before.
+    fn reclaim(&mut self, stream: StreamId, above: Epoch) {
+        if self.claims.contains_key(&stream) {
+            return;
+        }
+        sometimes!("a leader went on before one that came back without the stream");
+        self.stop_leading(stream);
+        let epoch = Epoch::new(above.round() + 1, self.me);
+        let claim = Claim { epoch, promises: BTreeMap::new(), opening: false, ticks: 0 };
+        self.claims.insert(stream, claim);
+        self.append(&Entry::Promised { stream, epoch });
+    }
+
     fn give_up(&mut self, stream: StreamId) {
         self.claims.remove(&stream);
         // Regions come back at different times, so that one of them finds nobody in its way.
         let turn = u32::from(self.me.0) + 1;
-        self.cooling.insert(stream, self.settings.resend_ticks + TURN_TICKS * turn);
+        let wait = self.settings.resend_ticks + TURN_TICKS * turn;
+        let cooling = self.cooling.entry(stream).or_default();
+        *cooling = wait.max(*cooling);
+    }
+
+    /// Another region leads what this one has led or claimed. If that is one which is not heard here, it is not
+    /// lost: only the way between the two is, and both of them reach a majority. They would take the stream from
+    /// each other as fast as promises come, for as long as the way is cut, and nobody could write. So its namesake has
+    /// it back soon, and whoever else claims it waits twice as long each time, until it hears who leads.
+    fn yield_to_another(&mut self, stream: StreamId) {
+        if planted!("table.takes-streams-in-turns") {
+            return;
+        }
+        let wait = match stream == StreamId::of(self.me) {
+            true => self.settings.return_ticks,
+            false => {
+                let times = self.yielded.entry(stream).or_default();
+                *times = (*times + 1).min(DOUBLINGS_MAX);
+                (self.settings.resend_ticks << *times) + TURN_TICKS * u32::from(self.me.0)
+            }
+        };
+        let cooling = self.cooling.entry(stream).or_default();
+        *cooling = wait.max(*cooling);
     }
 
     fn ask_for_promises(&mut self, stream: StreamId) {
@@ -125,6 +185,11 @@ impl Region {
         epoch: Epoch,
     ) {
         let promised = self.promised_epoch(stream);
+        if epoch > promised && self.leads.contains_key(&stream) && self.is_far_behind(from, stream)
+        {
+            self.reclaim(stream, epoch);
+            return;
+        }
         // The same epoch again, of a log that is not known to have asked for it before: one that has
         // lost its own promise may ask for what it has opened already.
         let again = self.promised_to.get(&stream) == Some(&(epoch, log))
@@ -154,10 +219,14 @@ impl Region {
             return;
         }
         // A promise that was appended twice is one.
+        let mine = self.leads.contains_key(&stream) || self.claims.contains_key(&stream);
         if accepted == Accepted::Yes {
             self.stop_leading(stream);
         }
         if epoch.leader() != self.me {
+            if mine && accepted == Accepted::Yes {
+                self.yield_to_another(stream);
+            }
             if self.claims.get(&stream).is_some_and(|claim| claim.epoch < epoch) {
                 sometimes!("two takeovers met");
                 self.give_up(stream);
@@ -210,12 +279,18 @@ impl Region {
                 let counted = |(r, (log, _)): &(&RegionId, &(LogId, Place))| held.counts(**r, *log);
                 claim.promises.iter().filter(counted).count() >= held.majority()
             }
-            // What one of them alone has followed must not be lost.
-            Mode::Timeline => self.tablet.form().regions().all(|region| {
-                let lost = self.lost == Some(region);
-                let one = planted!("table.sealed-by-one") && self.lost.is_some();
-                claim.promises.contains_key(&region) || lost || one
-            }),
+            // What one of them alone has followed must not be lost. Of a log that has only failed to append there is no
+            // such thing; but whether others have sealed its stream, which all but it have promised, one of them says.
+            Mode::Timeline => {
+                let own = held.is_own(self.me) && !planted!("table.full-disk-waits-for-all");
+                let told = claim.promises.len() > 1 || planted!("table.claims-unasked");
+                let all = self.tablet.form().regions().all(|region| {
+                    let lost = self.lost == Some(region);
+                    let one = planted!("table.sealed-by-one") && self.lost.is_some();
+                    claim.promises.contains_key(&region) || lost || one
+                });
+                (own && told) || all
+            }
         };
         let tail = held.tail();
         let further = match planted!("table.tail-by-number") {
@@ -243,6 +318,7 @@ impl Region {
         if self.claims.get(&stream).is_some_and(|claim| claim.epoch <= promised) {
             if promised.leader() != self.me {
                 sometimes!("two takeovers met");
+                self.yield_to_another(stream);
             }
             self.give_up(stream);
         }
@@ -254,6 +330,11 @@ impl Region {
     /// lost an epoch that it has opened, for nobody else will claim the stream of who is alive.
     pub(super) fn leads_no_more(&mut self, stream: StreamId, promised: Epoch) {
         let known = self.promised_epoch(stream);
+        let far = promised.leader() != self.me && self.is_far_behind(promised.leader(), stream);
+        if promised > known && self.leads.contains_key(&stream) && far {
+            self.reclaim(stream, promised);
+            return;
+        }
         if promised > known && (known.leader() == self.me || promised.leader() == self.me) {
             self.append(&Entry::Promised { stream, epoch: promised });
         }

@@ -11,7 +11,7 @@ use crate::message::{Answer, Expect, Level, Op};
 use crate::region::{Policy, Region};
 use crate::sessions::Outcome;
 use crate::stream::Stream;
-use crate::tablet::branch::BranchId;
+use crate::tablet::branch::Branch;
 use crate::tablet::{Mode, Tablet};
 use std::collections::BTreeMap;
 
@@ -169,13 +169,14 @@ fn branches(tablet: &Tablet, history: &History) -> Result<(), String> {
         if !history.seals() || !writes || tablet.stream(*stream).holds(*place) {
             continue;
         }
-        let covers = |id: &BranchId| {
-            id.key == change.key
-                && id.stream == *stream
-                && id.place.epoch == place.epoch
-                && id.place.number >= place.number
+        // Its region may have opened another epoch in it before it heard that it was sealed off.
+        let covers = |branch: &Branch| {
+            branch.id.key == change.key
+                && branch.id.stream == *stream
+                && branch.id.place >= *place
+                && (branch.after + 1..=branch.version).contains(&change.version)
         };
-        if !said.keys().any(covers) {
+        if !said.values().any(covers) {
             return Err(format!("T4: in no stream and in no branch: {entry:?} of {}", stream.0));
         }
     }

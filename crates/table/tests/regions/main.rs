@@ -6,6 +6,7 @@
 mod check;
 mod faults;
 mod people;
+mod stories;
 mod world;
 
 use faults::Erasures;
@@ -35,13 +36,23 @@ pub struct Plan {
     pub seed: u64,
     pub mode: TableMode,
     pub tablets: u16,
+    /// What tables may have in memory in each region.
+    pub memory_bytes: u64,
+    /// Of each log: no entry is larger.
+    pub segment_bytes: u64,
 }
 
 impl Plan {
     /// Of a seed: each mode in turn, one tablet or two.
     fn of(seed: u64) -> Plan {
         let mode = if seed.is_multiple_of(2) { TableMode::Strong } else { TableMode::Timeline };
-        Plan { seed, mode, tablets: 1 + (seed / 2 % 2) as u16 }
+        Plan {
+            seed,
+            mode,
+            tablets: 1 + (seed / 2 % 2) as u16,
+            memory_bytes: 1 << 30,
+            segment_bytes: 64 << 10,
+        }
     }
 }
 
@@ -190,6 +201,16 @@ async fn judge(world: &World, visitor: &Visitor, history: &History, erasures: &E
 }
 
 fn run(plan: Plan, planted: &[&str], trace: bool) -> Report {
+    run_story(plan, planted, trace, live)
+}
+
+/// A world in which this happens.
+fn run_story<F: Future<Output = ()> + Send + 'static>(
+    plan: Plan,
+    planted: &[&str],
+    trace: bool,
+    story: impl FnOnce(Arc<World>, Visitor) -> F + Send + 'static,
+) -> Report {
     let trial = planted.iter().fold(Trial::drawn(plan.seed), |trial, bug| trial.planting(bug));
     on_a_deep_stack(|| {
         let entered = trial.enter();
@@ -201,7 +222,7 @@ fn run(plan: Plan, planted: &[&str], trace: bool) -> Report {
         let visitor = Visitor::new("somebody".to_owned(), plan.seed, &world);
         let (within, over) = (world.clone(), done.clone());
         spawn(&world.net, async move {
-            live(within, visitor).await;
+            story(within, visitor).await;
             over.store(true, Ordering::Relaxed);
         });
         while !done.load(Ordering::Relaxed) && !world.shared.is_broken() {

@@ -228,7 +228,7 @@ impl Cell {
         let config = NodeConfig {
             address: self.address.clone(),
             reserve_bytes: 1 << 20,
-            segment_bytes: 64 << 10,
+            segment_bytes: self.shared.plan.segment_bytes,
             chunk_bytes: 192 << 10,
             journal_segment_bytes: 64 << 10,
             fold: FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 },
@@ -252,7 +252,7 @@ impl Cell {
 
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) {
-        let face = TableFace::new(node.clone(), 1 << 30, self.regions(life));
+        let face = TableFace::new(node.clone(), self.shared.plan.memory_bytes, self.regions(life));
         let native = Native::new(node.clone(), Budget::new(1 << 30), true).with(face.clone());
         let process = Arc::new(Process {
             life: life.clone(),
@@ -609,6 +609,16 @@ impl Visitor {
     /// Says in a region that the table is to be made in all of them.
     pub async fn make(&self, region: u8) -> Result<msg::TableInfo> {
         let Plan { mode, tablets, .. } = self.world.shared.plan;
+        self.make_as(region, mode, tablets).await
+    }
+
+    /// With these words.
+    pub async fn make_as(
+        &self,
+        region: u8,
+        mode: msg::TableMode,
+        tablets: u16,
+    ) -> Result<msg::TableInfo> {
         let make = msg::Make { table: TABLE.into(), mode, tablets, everywhere: true };
         let reply = self.ask(region, OP_TABLE_MAKE, make.to_bytes(), None, 20_000).await?;
         Ok(msg::TableInfo::from_bytes(&reply.meta)?)
