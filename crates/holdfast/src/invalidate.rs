@@ -12,9 +12,9 @@ use holdfast_command::output::Output;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock, RealRng, Rng, local, signals};
 use holdfast_invalidate::map::{self, Map};
-use holdfast_invalidate::mariadb::Server;
 use holdfast_invalidate::progress::Progress;
 use holdfast_invalidate::run::{self, Connect, Settings};
+use holdfast_invalidate::source::{About, Database};
 use holdfast_invalidate::status;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -124,15 +124,19 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
         ))
     })?;
     let progress = Arc::new(Progress::default());
-    let settings = Settings {
-        progress: progress.clone(),
-        from: Server::parse(&options.from)?,
-        reads: options.reads.iter().map(|url| Server::parse(url)).collect::<Result<_>>()?,
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+    let about = About {
         map: read_map(&options.map)?,
+        server_id: SERVER_ID_FIRST | RealRng.next_u64() as u32 >> 2,
+        progress: progress.clone(),
+        clock: clock.clone(),
+    };
+    let settings = Settings {
+        database: Database::parse(&options.from, &options.reads)?,
+        about: Arc::new(about),
         plan,
         pool,
         stale_s: options.stale,
-        server_id: SERVER_ID_FIRST | RealRng.next_u64() as u32 >> 2,
     };
     let stop = Stop::new();
     let asked = stop.clone();
@@ -142,13 +146,12 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
             asked.request();
         }
     })?;
-    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let told = options
         .metrics
         .clone()
         .map(|path| metrics::start(path, progress.clone(), clock.clone(), stop.clone()));
     let told = told.transpose()?;
-    let (from, to) = (settings.from.name.clone(), options.to.clone());
+    let (from, to) = (settings.database.name().to_owned(), options.to.clone());
     let ended = run::run(settings, connect, clock, &stop, || {
         out.line(
             || format!("holdfast invalidate follows {from} for pool {to}"),

@@ -12,4 +12,5 @@ pub mod position;
 pub mod progress;
 pub mod run;
 pub mod send;
+pub mod source;
 pub mod status;

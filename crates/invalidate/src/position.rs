@@ -1,5 +1,6 @@
-//! Where one is in a row log of MariaDB: by its global transaction ids, which every copy of the log shares,
-//! and by file and offset, which one server's own snapshots are told in. Pure.
+//! Where one is in a row log. In MariaDB's: by its global transaction ids, which every copy of the log shares,
+//! and by file and offset, which one server's own snapshots are told in. In PostgreSQL's: by a place in the log
+//! of one database, which begins anew when another server takes over. Pure.
 
 use holdfast_base::{Error, Result};
 use std::collections::BTreeMap;
@@ -13,15 +14,36 @@ pub struct Gtid {
     pub sequence: u64,
 }
 
-/// The last transaction of each domain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    domains: BTreeMap<u32, (u32, u64)>,
+/// Where the log of some kind of database is read on, as a topic keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Position {
+    MariaDb(Gtids),
 }
 
 impl Position {
-    /// `0-1-100,1-2-7`, as MariaDB writes it; empty for the beginning.
+    /// As it prints.
     pub fn parse(text: &str) -> Result<Position> {
+        Gtids::parse(text).map(Position::MariaDb)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Position::MariaDb(gtids) => gtids.fmt(f),
+        }
+    }
+}
+
+/// The last transaction of each domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gtids {
+    domains: BTreeMap<u32, (u32, u64)>,
+}
+
+impl Gtids {
+    /// `0-1-100,1-2-7`, as MariaDB writes it; empty for the beginning.
+    pub fn parse(text: &str) -> Result<Gtids> {
         let mut domains = BTreeMap::new();
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
             let mut numbers = one.split('-').map(str::parse::<u64>);
@@ -39,7 +61,7 @@ impl Position {
             };
             domains.insert(narrow(domain)?, (narrow(server)?, sequence));
         }
-        Ok(Position { domains })
+        Ok(Gtids { domains })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -57,14 +79,14 @@ impl Position {
     }
 
     /// Whether all of `other` lies at or before it.
-    pub fn covers_all(&self, other: &Position) -> bool {
+    pub fn covers_all(&self, other: &Gtids) -> bool {
         other.domains.iter().all(|(domain, (server, sequence))| {
             self.covers(Gtid { domain: *domain, server: *server, sequence: *sequence })
         })
     }
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for Gtids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (domain, (server, sequence))) in self.domains.iter().enumerate() {
             let comma = if number == 0 { "" } else { "," };
@@ -98,7 +120,7 @@ mod tests {
 
     #[test]
     fn positions_are_read_printed_and_compared_by_domain() {
-        let mut position = Position::parse("1-2-7, 0-1-100").unwrap();
+        let mut position = Gtids::parse("1-2-7, 0-1-100").unwrap();
         assert_eq!(position.to_string(), "0-1-100,1-2-7");
         let at = |domain, server, sequence| Gtid { domain, server, sequence };
         assert!(position.covers(at(0, 9, 100)) && !position.covers(at(0, 1, 101)));
@@ -108,9 +130,9 @@ mod tests {
         position.pass(at(0, 3, 101));
         assert!(position.covers_all(&before) && !before.covers_all(&position));
         assert_eq!(position.to_string(), "0-3-101,1-2-7,2-1-1");
-        assert_eq!(Position::parse("").unwrap(), Position::default());
+        assert_eq!(Gtids::parse("").unwrap(), Gtids::default());
         for wrong in ["0-1", "0-1-2-3", "a-1-2", "0-1-x", "9999999999-1-1"] {
-            assert!(Position::parse(wrong).is_err(), "{wrong}");
+            assert!(Gtids::parse(wrong).is_err(), "{wrong}");
         }
     }
 
