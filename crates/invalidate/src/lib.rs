@@ -9,6 +9,7 @@ pub mod gate;
 pub mod map;
 pub mod mariadb;
 pub mod position;
+pub mod postgres;
 pub mod progress;
 pub mod run;
 pub mod send;

@@ -69,6 +69,7 @@ impl Mark for At {
     fn pass(&self, position: &mut Position) {
         match position {
             Position::MariaDb(gtids) => gtids.pass(self.gtid),
+            Position::Postgres(_) => unreachable!("a topic follows one kind of database"),
         }
     }
 }

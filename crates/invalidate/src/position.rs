@@ -18,12 +18,24 @@ pub struct Gtid {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Position {
     MariaDb(Gtids),
+    Postgres(PostgresAt),
 }
 
 impl Position {
     /// As it prints.
     pub fn parse(text: &str) -> Result<Position> {
-        Gtids::parse(text).map(Position::MariaDb)
+        match text.strip_prefix("pg-") {
+            Some(rest) => PostgresAt::parse(rest).map(Position::Postgres),
+            None => Gtids::parse(text).map(Position::MariaDb),
+        }
+    }
+
+    /// What is followed from there.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Position::MariaDb(_) => "MariaDB",
+            Position::Postgres(_) => "PostgreSQL",
+        }
     }
 }
 
@@ -31,7 +43,82 @@ impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Position::MariaDb(gtids) => gtids.fmt(f),
+            Position::Postgres(at) => write!(f, "pg-{at}"),
         }
+    }
+}
+
+/// A place in PostgreSQL's log, in bytes since its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// `16/B374D848`, as PostgreSQL writes it.
+    pub fn parse(text: &str) -> Result<Lsn> {
+        let half = |text: &str| {
+            let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            u32::from_str_radix(text, 16).ok().filter(|_| is_hex)
+        };
+        let halves = text.split_once('/').and_then(|(high, low)| Some((half(high)?, half(low)?)));
+        let (high, low) = halves.ok_or_else(|| {
+            Error::invalid(format!("read place `{text}` of a log: write it as 16/B374D848"))
+        })?;
+        Ok(Lsn(u64::from(high) << 32 | u64::from(low)))
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 as u32)
+    }
+}
+
+/// Whose log a place is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Drawn when a cluster of databases is made, and shared with its standbys.
+    pub system: u64,
+    /// Another one begins when a standby is promoted, or an older state is restored.
+    pub timeline: u32,
+    /// The database's number in the catalog.
+    pub database: u32,
+}
+
+/// Where one is in PostgreSQL's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PostgresAt {
+    pub origin: Origin,
+    /// A sum over what the catalog says of the tables of the map and their publication, when servers were told
+    /// last; 0 when it is not known.
+    pub shape: u64,
+    /// Behind the last commit.
+    pub lsn: Lsn,
+}
+
+impl PostgresAt {
+    /// `SYSTEM-TIMELINE-DATABASE-SHAPE-LSN`.
+    fn parse(text: &str) -> Result<PostgresAt> {
+        let parts: Vec<&str> = text.split('-').collect();
+        let wrong = || {
+            Error::invalid(format!(
+                "read position `pg-{text}`: it is no pg-SYSTEM-TIMELINE-DATABASE-SHAPE-LSN"
+            ))
+        };
+        let [system, timeline, database, shape, lsn] = parts[..] else { return Err(wrong()) };
+        let origin = Origin {
+            system: system.parse().map_err(|_| wrong())?,
+            timeline: timeline.parse().map_err(|_| wrong())?,
+            database: database.parse().map_err(|_| wrong())?,
+        };
+        let shape = u64::from_str_radix(shape, 16).map_err(|_| wrong())?;
+        Ok(PostgresAt { origin, shape, lsn: Lsn::parse(lsn)? })
+    }
+}
+
+impl fmt::Display for PostgresAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Origin { system, timeline, database } = self.origin;
+        write!(f, "{system}-{timeline}-{database}-{:016x}-{}", self.shape, self.lsn)
     }
 }
 
@@ -133,6 +220,23 @@ mod tests {
         assert_eq!(Gtids::parse("").unwrap(), Gtids::default());
         for wrong in ["0-1", "0-1-2-3", "a-1-2", "0-1-x", "9999999999-1-1"] {
             assert!(Gtids::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn postgresql_s_positions_are_read_as_they_print() {
+        let text = "pg-7301234567890123456-3-16384-00000000deadbeef-16/B374D848";
+        let position = Position::parse(text).unwrap();
+        let Position::Postgres(at) = &position else { panic!("{position:?}") };
+        assert_eq!(at.origin, Origin { system: 7301234567890123456, timeline: 3, database: 16384 });
+        assert_eq!((at.shape, at.lsn), (0xdeadbeef, Lsn(0x16_b374_d848)));
+        assert_eq!((position.to_string().as_str(), position.kind()), (text, "PostgreSQL"));
+        assert!(Lsn::parse("1/0").unwrap() > Lsn::parse("0/FFFFFFFF").unwrap());
+        for wrong in ["pg-", "pg-1-2-3-4", "pg-1-2-3-4-5", "pg-1-2-3-x-0/0", "pg-1-2-3-4-0/0-6"] {
+            assert!(Position::parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "/", "0/", "/0", "0/+1", "0/100000000", "1/2/3"] {
+            assert!(Lsn::parse(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -5,9 +5,11 @@ use crate::gate::{Change, Mark};
 use crate::map::Map;
 use crate::mariadb;
 use crate::position::Position;
+use crate::postgres;
 use crate::progress::Progress;
-use holdfast_base::Result;
+use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
+use holdfast_env::tasks::Stop;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
@@ -25,23 +27,55 @@ pub struct Servers<T> {
     pub reads: Vec<T>,
 }
 
+impl<T> Servers<T> {
+    fn parse(from: &str, reads: &[String], parse: fn(&str) -> Result<T>) -> Result<Servers<T>> {
+        let reads = reads.iter().map(|url| parse(url)).collect::<Result<_>>()?;
+        Ok(Servers { from: parse(from)?, reads })
+    }
+}
+
 /// A database of a kind that can be followed.
 #[derive(Clone)]
 pub enum Database {
     MariaDb(Servers<mariadb::Server>),
+    Postgres(Servers<postgres::Server>),
 }
+
+/// The kinds, by how their addresses begin.
+const SCHEMES: [(&str, bool); 3] = [("mysql:", false), ("postgres:", true), ("postgresql:", true)];
 
 impl Database {
     /// From the addresses of the server whose log is read, and of those whose rows are.
     pub fn parse(from: &str, reads: &[String]) -> Result<Database> {
-        let reads = reads.iter().map(|url| mariadb::Server::parse(url)).collect::<Result<_>>()?;
-        Ok(Database::MariaDb(Servers { from: mariadb::Server::parse(from)?, reads }))
+        let is_postgres = |url: &str| -> Result<bool> {
+            let known = SCHEMES.iter().find(|(scheme, _)| url.starts_with(scheme));
+            known.map(|(_, is_postgres)| *is_postgres).ok_or_else(|| {
+                Error::invalid(
+                    "read the database's address: write mysql://USER:PASSWORD@HOST:PORT, or \
+                     postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+                )
+            })
+        };
+        let kind = is_postgres(from)?;
+        for url in reads {
+            if is_postgres(url)? != kind {
+                return Err(Error::invalid(
+                    "read the addresses of `--reads`: they are of another kind of database than `--from`: \
+                     give replicas of that one",
+                ));
+            }
+        }
+        Ok(match kind {
+            true => Database::Postgres(Servers::parse(from, reads, postgres::Server::parse)?),
+            false => Database::MariaDb(Servers::parse(from, reads, mariadb::Server::parse)?),
+        })
     }
 
     /// The server whose log is read, without its password.
     pub fn name(&self) -> &str {
         match self {
             Database::MariaDb(servers) => &servers.from.name,
+            Database::Postgres(servers) => &servers.from.name,
         }
     }
 }
@@ -51,6 +85,10 @@ pub struct About {
     pub map: Map,
     /// Among the database's replicas; no two have the same.
     pub server_id: u32,
+    /// The slot of the log and the publication, where a kind has them.
+    pub slot: String,
+    /// Asked for by who runs it.
+    pub stop: Stop,
     pub progress: Arc<Progress>,
     pub clock: Arc<dyn Clock>,
 }
@@ -62,6 +100,15 @@ pub enum Read<M> {
     Change(Change<M>, Option<String>),
     /// Nothing of the map changed up to here, behind the transactions that were read before.
     Quiet(M),
+}
+
+/// A topic's position that a kind of database cannot be read from.
+pub fn refused(position: &Position, kind: &str) -> Error {
+    Error::invalid(format!(
+        "read {kind}'s log: the pool's topic follows {}, and is at `{position}`: give a pool of another name, \
+         or `--from` the database that it followed",
+        position.kind()
+    ))
 }
 
 /// Reads of a log, in order. `NotFound` if the log has no more what follows.

@@ -2,7 +2,7 @@
 
 use super::{At, Log, Seen, Server, applied, check, check_replica, end, follow, snapshot};
 use crate::position::{Gtids, Place, Position};
-use crate::source::{AHEAD, About, Read, Reads, Servers, Source};
+use crate::source::{AHEAD, About, Read, Reads, Servers, Source, refused};
 use holdfast_base::{Error, Result};
 use holdfast_env::runtime::Background;
 use mysql_async::Conn;
@@ -64,7 +64,7 @@ impl Source for MariaDb {
     }
 
     fn follow(&mut self, from: &Position) -> Result<Reads<At>> {
-        let Position::MariaDb(gtids) = from.clone();
+        let Position::MariaDb(gtids) = from.clone() else { return Err(refused(from, "MariaDB")) };
         // The one before has ended before another begins.
         self.log = None;
         let log = Background::start("invalidate-log")?;

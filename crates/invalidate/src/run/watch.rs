@@ -6,6 +6,7 @@ use crate::entry::{Entry, KEYS_MAX};
 use crate::gate::{Change, Gate, Mark};
 use crate::mariadb::MariaDb;
 use crate::position::Position;
+use crate::postgres::Postgres;
 use crate::source::{AHEAD, Database, Read, Reads, Reshaped, Servers, Source};
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Kind, Result};
@@ -34,6 +35,7 @@ pub fn run(shared: &Arc<Shared>, ready: impl FnOnce() -> Result<()>) -> Result<(
     while !shared.stop.is_requested() {
         let ended = match &shared.settings.database {
             Database::MariaDb(servers) => watch::<MariaDb>(shared, servers, &mut ready),
+            Database::Postgres(servers) => watch::<Postgres>(shared, servers, &mut ready),
         };
         match ended {
             Err(e) if matches!(e.kind, Kind::Invalid | Kind::Unsupported) => return Err(e),
