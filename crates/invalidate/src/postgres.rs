@@ -12,7 +12,7 @@ mod slot;
 mod source;
 mod wire;
 
-pub use connection::Server;
+pub use connection::{Connection, Server, Texts};
 pub use seen::{At, Seen, Snapshot};
 pub use slot::{Slot, check_name, name_of, standing};
 pub use source::Postgres;

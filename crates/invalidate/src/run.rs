@@ -119,12 +119,24 @@ pub(crate) struct Known {
     pub next: Index,
 }
 
+/// Entries may be trimmed while they are read, by the other thread of this invalidator or by another one: then
+/// reading begins again behind them.
 pub(crate) fn known(client: &mut Client, topic: &str) -> Result<Known> {
-    let info = match client.log().info(topic) {
-        Err(e) if e.kind == Kind::NotFound => return Ok(Known::default()),
-        info => info?,
-    };
-    let mut known = Known { first: info.first, next: info.first, ..Known::default() };
+    loop {
+        let first = match client.log().info(topic) {
+            Err(e) if e.kind == Kind::NotFound => return Ok(Known::default()),
+            info => info?.first,
+        };
+        match known_from(client, topic, first) {
+            Err(e) if client.log().info(topic)?.first == first => return Err(e),
+            Err(_) => {}
+            known => return known,
+        }
+    }
+}
+
+fn known_from(client: &mut Client, topic: &str, first: Index) -> Result<Known> {
+    let mut known = Known { first, next: first, ..Known::default() };
     loop {
         let entries = client.log().read(topic, known.next, ENTRIES)?;
         if entries.is_empty() {

@@ -71,6 +71,14 @@ impl Database {
         })
     }
 
+    /// As [`Position::kind`] has it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Database::MariaDb(_) => "MariaDB",
+            Database::Postgres(_) => "PostgreSQL",
+        }
+    }
+
     /// The server whose log is read, without its password.
     pub fn name(&self) -> &str {
         match self {

@@ -158,6 +158,8 @@ async fn check_table(
     if is_true(row, 2) {
         return refused("other tables inherit from it, whose rows it shows: map those".to_owned());
     }
+    let oid = text(row, 0);
+    check_columns(conn, &doing, oid, columns).await?;
     let named = named(table);
     match row.get(3).and_then(Option::as_deref) {
         Some("t") => {}
@@ -173,8 +175,6 @@ async fn check_table(
             ));
         }
     }
-    let oid = text(row, 0);
-    check_columns(conn, &doing, oid, columns).await?;
     check_identity(conn, &doing, oid, &names).await
 }
 

@@ -85,7 +85,7 @@ impl Slot {
     }
 
     /// Refuses one that is not ours to read, or to drop.
-    pub fn check(&self, name: &str, database: &str) -> Result<()> {
+    pub fn check_ours(&self, name: &str, database: &str) -> Result<()> {
         let Slot { plugin, database: of, .. } = self;
         if plugin != PLUGIN || of != database {
             return Err(Error::invalid(format!(
@@ -93,6 +93,11 @@ impl Slot {
                  `{database}` and `{PLUGIN}`: drop it, or name another by `--slot`"
             )));
         }
+        Ok(())
+    }
+
+    /// Waits for one that somebody reads.
+    pub fn check_free(&self, name: &str) -> Result<()> {
         if let Some(pid) = &self.pid {
             return Err(Error::retry(format!(
                 "read replication slot `{name}`: another invalidator has it (process {pid} of the database): \
@@ -188,12 +193,13 @@ mod tests {
     fn a_slot_of_others_is_left_alone() {
         let slot =
             Slot { plugin: PLUGIN.to_owned(), database: "shop".to_owned(), ..Slot::default() };
-        slot.check("s", "shop").unwrap();
-        assert!(slot.check("s", "other").unwrap_err().message.contains("`--slot`"));
+        slot.check_ours("s", "shop").unwrap();
+        slot.check_free("s").unwrap();
+        assert!(slot.check_ours("s", "other").unwrap_err().message.contains("`--slot`"));
         let other = Slot { plugin: "wal2json".to_owned(), ..slot.clone() };
-        assert!(other.check("s", "shop").unwrap_err().message.contains("wal2json"));
+        assert!(other.check_ours("s", "shop").unwrap_err().message.contains("wal2json"));
         let taken = Slot { pid: Some("7".to_owned()), ..slot };
-        let e = taken.check("s", "shop").unwrap_err();
+        let e = taken.check_free("s").unwrap_err();
         assert_eq!(e.kind, holdfast_base::Kind::Retry);
         assert!(e.message.contains("another invalidator"));
     }

@@ -74,6 +74,9 @@ impl Source for Postgres {
         let connecting = async move {
             let mut conn = asked.from.connect(false).await?;
             let checked = catalog::check(&mut conn, &checks.map, &checks.slot).await?;
+            if let Some(slot) = Slot::find(&mut conn, &checks.slot).await? {
+                slot.check_ours(&checks.slot, asked.from.database())?;
+            }
             let missing = |e: Error| match e.kind {
                 Kind::Invalid => {
                     e.context("read the log: is the role's right REPLICATION missing?")
@@ -109,12 +112,11 @@ impl Source for Postgres {
 
     fn anew(&mut self) -> Result<(Position, End)> {
         self.log = None;
-        let (about, database, version) =
-            (self.about.clone(), self.from.database().to_owned(), self.version);
+        let (about, version) = (self.about.clone(), self.version);
         let (lsn, shape, running) = self.ask(move |mut conn| async move {
             let slot = Slot::find(&mut conn, &about.slot).await?;
             if let Some(slot) = &slot {
-                slot.check(&about.slot, &database)?;
+                slot.check_free(&about.slot)?;
             }
             // A slot is made behind all transactions that run then.
             let lsn = slot::make(&mut conn, &about.slot, slot.is_some()).await?;
@@ -139,20 +141,21 @@ impl Source for Postgres {
         };
         // The one before has ended before another begins.
         self.log = None;
-        let (about, origin) = (self.about.clone(), self.origin);
-        let (database, version) = (self.from.database().to_owned(), self.version);
+        let (about, origin, version) = (self.about.clone(), self.origin, self.version);
         let position = at.clone();
-        let shape = self.ask(move |mut conn| async move {
+        // An answer, and no failure: the connection is needed again.
+        let found = self.ask(move |mut conn| async move {
             let slot = Slot::find(&mut conn, &about.slot).await?;
             if let Some(slot) = &slot {
-                slot.check(&about.slot, &database)?;
+                slot.check_free(&about.slot)?;
             }
             if let Some(why) = slot::missing(&position, origin, slot.as_ref()) {
-                return Err(Error::not_found(why));
+                return Ok((conn, Err(why)));
             }
             let shape = catalog::shape(&mut conn, &about.map, &about.slot, version).await?;
-            Ok((conn, shape))
+            Ok((conn, Ok(shape)))
         })?;
+        let shape = found.map_err(Error::not_found)?;
         let log = Background::start("invalidate-log")?;
         let (about, server) = (self.about.clone(), self.from.clone());
         let start = format!(

@@ -7,7 +7,7 @@ use crate::gate::{Change, Gate, Mark};
 use crate::mariadb::MariaDb;
 use crate::position::Position;
 use crate::postgres::Postgres;
-use crate::source::{AHEAD, Database, Read, Reads, Reshaped, Servers, Source};
+use crate::source::{AHEAD, Database, Read, Reads, Reshaped, Servers, Source, refused};
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::Client;
@@ -32,6 +32,12 @@ const FITS: &str = "the map fits the tables";
 pub fn run(shared: &Arc<Shared>, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut ready = Some(ready);
     let mut ready = || ready.take().map_or(Ok(()), |ready| ready());
+    // Before a database is waited for that this topic has never followed.
+    match fits_kind(shared) {
+        Err(e) if e.kind == Kind::Invalid => return Err(e),
+        // What else is wrong comes again, and is waited for.
+        _ => {}
+    }
     while !shared.stop.is_requested() {
         let ended = match &shared.settings.database {
             Database::MariaDb(servers) => watch::<MariaDb>(shared, servers, &mut ready),
@@ -45,6 +51,14 @@ pub fn run(shared: &Arc<Shared>, ready: impl FnOnce() -> Result<()>) -> Result<(
         shared.stop.sleep_until_stop(REST);
     }
     Ok(())
+}
+
+fn fits_kind(shared: &Shared) -> Result<()> {
+    let (mut client, kind) = ((shared.connect)()?, shared.settings.database.kind());
+    match known(&mut client, &shared.topic)?.position {
+        Some((_, position, _)) if position.kind() != kind => Err(refused(&position, kind)),
+        _ => Ok(()),
+    }
 }
 
 /// One life of the connections; ends with the first that fails.
@@ -69,6 +83,13 @@ fn watch<S: Source>(
         };
         match ended {
             Err(e) if e.kind == Kind::NotFound => {
+                // Another invalidator may have gone on meanwhile, and ended.
+                if let Some((_, now, _)) = known(&mut writer.client, &shared.topic)?.position
+                    && now != position
+                {
+                    position = now;
+                    continue;
+                }
                 let why = format!(
                     "the database's log has no more what follows `{position}`: {}",
                     e.message
