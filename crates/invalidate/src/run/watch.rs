@@ -25,8 +25,11 @@ const HEAR: Duration = Duration::from_millis(100);
 const SHAPE_NS: u64 = 1_000_000_000;
 /// How old the topic's position may be while no key changes.
 const POSITION_AGE_NS: u64 = 10_000_000_000;
+/// When it is told that something is waited for.
+const LONG_NS: u64 = 5_000_000_000;
 
 const WHAT: &str = "changes are read";
+const SEEN: &str = "what was changed before is visible";
 const FITS: &str = "the map fits the tables";
 
 pub fn run(shared: &Arc<Shared>, ready: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -219,12 +222,20 @@ fn fits<E>(shared: &Shared, reshaped: &Reshaped<E>) {
     }
 }
 
+/// Waits until readers see what was changed before a moment, and says so if that takes long.
 fn wait_for<S: Source>(shared: &Shared, source: &mut S, end: &S::End) -> Result<()> {
+    let begun_ns = shared.clock.monotonic_ns();
     while !source.shows(end)? {
         if shared.stop.sleep_until_stop(LOOK) {
             return Err(Error::retry("wait until a change is visible: told to end"));
         }
+        if shared.clock.monotonic_ns().saturating_sub(begun_ns) >= LONG_NS {
+            let why = "wait until what was changed before is visible: a transaction of the database is open \
+                       for long, or a replica is behind: the pool is emptied then";
+            shared.waits(SEEN, why);
+        }
     }
+    shared.goes_on(SEEN);
     Ok(())
 }
 
