@@ -12,9 +12,10 @@ use holdfast_command::output::Output;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock, RealRng, Rng, local, signals};
 use holdfast_invalidate::map::{self, Map};
-use holdfast_invalidate::mariadb::Server;
+use holdfast_invalidate::postgres::{self, Slot};
 use holdfast_invalidate::progress::Progress;
 use holdfast_invalidate::run::{self, Connect, Settings};
+use holdfast_invalidate::source::{About, Database};
 use holdfast_invalidate::status;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,12 @@ pub enum Invalidate {
         /// The pool
         #[arg(long, value_name = "POOL")]
         to: String,
+        /// PostgreSQL that is followed: say also how much of its log the pool's slot makes it keep
+        #[arg(long, env = "HOLDFAST_INVALIDATE_FROM", hide_env_values = true, value_name = "URL")]
+        from: Option<String>,
+        /// Its replication slot [default: holdfast_POOL]
+        #[arg(long, value_name = "NAME")]
+        slot: Option<String>,
     },
 }
 
@@ -37,8 +44,9 @@ pub enum Invalidate {
 #[derive(Args, Debug)]
 #[command(after_long_help = map::EXAMPLE)]
 pub struct RunOptions {
-    /// MariaDB whose row log is read, mysql://USER:PASSWORD@HOST:PORT; best given in the environment, where
-    /// other users do not see the password
+    /// Database whose row log is read: MariaDB, mysql://USER:PASSWORD@HOST:PORT, or PostgreSQL,
+    /// postgres://USER:PASSWORD@HOST:PORT/DATABASE; best given in the environment, where other users do not
+    /// see the password
     #[arg(long, env = "HOLDFAST_INVALIDATE_FROM", hide_env_values = true, value_name = "URL")]
     from: String,
     /// Replicas that the readers of this region read, with commas: keys are dropped once all of them show the
@@ -51,6 +59,10 @@ pub struct RunOptions {
         value_name = "URLS"
     )]
     reads: Vec<String>,
+    /// PostgreSQL's replication slot, made at the start, and publication, made before; two clusters that follow
+    /// one database need two [default: holdfast_POOL]
+    #[arg(long, value_name = "NAME")]
+    slot: Option<String>,
     /// Pool whose servers, and those of its gutter and warm pool, are told
     #[arg(long, value_name = "POOL")]
     to: String,
@@ -84,7 +96,7 @@ pub fn run(
 ) -> Result<()> {
     match command {
         Invalidate::Run(options) => follow(options, Arc::new(connect), out),
-        Invalidate::Status { to } => {
+        Invalidate::Status { to, from, slot } => {
             let standing = status::standing(&mut connect()?, to)?;
             let (position, changed_s) = (standing.position.to_string(), standing.changed_s);
             out.line(
@@ -99,8 +111,42 @@ pub fn run(
                     || format!("{server}: {entries} entries behind{since}"),
                     || json!({"server": server, "entries_behind": entries, "behind_since_s": lack.since_s}),
                 )
-            })
+            })?;
+            match from.as_deref().map(|from| Database::parse(from, &[])).transpose()? {
+                Some(Database::Postgres(servers)) => {
+                    let name = slot_of(to, slot.as_deref())?;
+                    print_slot(&name, postgres::standing(&servers.from, &name)?, out)
+                }
+                Some(Database::MariaDb(_)) | None => Ok(()),
+            }
         }
+    }
+}
+
+/// What a slot keeps its database from deleting.
+fn print_slot(name: &str, slot: Option<Slot>, out: &mut Output) -> Result<()> {
+    let Some(slot) = slot else {
+        return out.line(
+            || format!("slot {name}: there is none"),
+            || json!({"slot": name, "status": null}),
+        );
+    };
+    let (retained, status) = (slot.retained_bytes, &slot.status);
+    let (confirmed, is_read) = (slot.confirmed, slot.pid.is_some());
+    let reader = if is_read { "read" } else { "nobody reads it" };
+    out.line(
+        || format!("slot {name}: {retained} bytes of log kept, {status}, at {confirmed}, {reader}"),
+        || {
+            json!({"slot": name, "status": status, "confirmed": confirmed.to_string(),
+                   "retained_bytes": retained, "is_read": is_read})
+        },
+    )
+}
+
+fn slot_of(pool: &str, given: Option<&str>) -> Result<String> {
+    match given {
+        Some(name) => postgres::check_name(name).map(|()| name.to_owned()),
+        None => postgres::name_of(pool),
     }
 }
 
@@ -124,17 +170,23 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
         ))
     })?;
     let progress = Arc::new(Progress::default());
-    let settings = Settings {
-        progress: progress.clone(),
-        from: Server::parse(&options.from)?,
-        reads: options.reads.iter().map(|url| Server::parse(url)).collect::<Result<_>>()?,
-        map: read_map(&options.map)?,
-        plan,
-        pool,
-        stale_s: options.stale,
-        server_id: SERVER_ID_FIRST | RealRng.next_u64() as u32 >> 2,
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+    let database = Database::parse(&options.from, &options.reads)?;
+    let slot = match &database {
+        Database::Postgres(_) => slot_of(&options.to, options.slot.as_deref())?,
+        Database::MariaDb(_) => String::new(),
     };
     let stop = Stop::new();
+    let about = About {
+        slot,
+        stop: stop.clone(),
+        map: read_map(&options.map)?,
+        server_id: SERVER_ID_FIRST | RealRng.next_u64() as u32 >> 2,
+        progress: progress.clone(),
+        clock: clock.clone(),
+    };
+    let settings =
+        Settings { database, about: Arc::new(about), plan, pool, stale_s: options.stale };
     let asked = stop.clone();
     // Not waited for: it ends with the process.
     let _signals = tasks::spawn("signals", move || {
@@ -142,13 +194,12 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
             asked.request();
         }
     })?;
-    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let told = options
         .metrics
         .clone()
         .map(|path| metrics::start(path, progress.clone(), clock.clone(), stop.clone()));
     let told = told.transpose()?;
-    let (from, to) = (settings.from.name.clone(), options.to.clone());
+    let (from, to) = (settings.database.name().to_owned(), options.to.clone());
     let ended = run::run(settings, connect, clock, &stop, || {
         out.line(
             || format!("holdfast invalidate follows {from} for pool {to}"),

@@ -127,5 +127,11 @@ mod tests {
         };
         let golden: &[u8] = b"\x01\x01\x05\0\0\x000-1-1\x02\x01\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0k";
         assert_eq!(bytes.to_bytes(), golden);
+        let position = Position::parse("pg-7-1-5-00000000deadbeef-16/B374D848").unwrap();
+        let bytes = Entry::Empty { position, changed_s: 0x0102 }.to_bytes();
+        let golden: &[u8] =
+            b"\x01\x02\x25\0\0\0pg-7-1-5-00000000deadbeef-16/B374D848\x02\x01\0\0\0\0\0\0";
+        assert_eq!(bytes, golden);
+        assert!(Entry::from_bytes(golden).is_ok());
     }
 }

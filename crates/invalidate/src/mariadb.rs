@@ -1,9 +1,14 @@
 //! MariaDB as a source: its settings and tables checked, its row log as changes, and what it shows to who
 //! reads. Asks; decides nothing about keys and when they go.
 
-use crate::gate::{Change, Seen};
+mod source;
+
+pub use source::MariaDb;
+
+use crate::gate::{Change, Mark};
 use crate::map::{Cell, Map};
-use crate::position::{Gtid, Place, Position};
+use crate::position::{Gtid, Gtids, Place, Position};
+use crate::source::TRANSACTION_KEYS_MAX;
 use futures_core::Stream;
 use holdfast_base::{Error, Result};
 use mysql_async::binlog::events::{Event, EventData, RowsEventData};
@@ -15,9 +20,6 @@ use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Opts, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::pin;
-
-/// Keys of one transaction; one with more empties the servers instead.
-pub const TRANSACTION_KEYS_MAX: usize = 100_000;
 
 /// What a log has no more: `ER_MASTER_FATAL_ERROR_READING_BINLOG`.
 const GONE: u16 = 1236;
@@ -36,6 +38,41 @@ const TYPES: &[&str] = &[
     "binary",
     "varbinary",
 ];
+
+/// A transaction's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    pub gtid: Gtid,
+    /// Where it ends in the log of the server that it was read from.
+    pub end: Place,
+}
+
+/// What a database showed to a reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The server whose log is read: what its snapshot holds.
+    Snapshot(Place),
+    /// A replica: what it has applied.
+    Applied(Gtids),
+}
+
+impl Mark for At {
+    type Seen = Seen;
+
+    fn is_in(&self, seen: &Seen) -> bool {
+        match seen {
+            Seen::Snapshot(place) => place.covers(&self.end),
+            Seen::Applied(gtids) => gtids.covers(self.gtid),
+        }
+    }
+
+    fn pass(&self, position: &mut Position) {
+        match position {
+            Position::MariaDb(gtids) => gtids.pass(self.gtid),
+            Position::Postgres(_) => unreachable!("a topic follows one kind of database"),
+        }
+    }
+}
 
 /// A database server.
 #[derive(Clone)]
@@ -173,7 +210,7 @@ async fn check_cascades(conn: &mut Conn, doing: &str, schema: &str, name: &str) 
 }
 
 /// The end of the log: its position, and a place at or behind that.
-pub async fn end(conn: &mut Conn) -> Result<(Position, Place)> {
+pub async fn end(conn: &mut Conn) -> Result<(Gtids, Place)> {
     let doing = "ask for the end of the row log";
     let gtid: Option<String> =
         conn.query_first("SELECT @@GLOBAL.gtid_binlog_pos").await.map_err(|e| failed(doing, &e))?;
@@ -181,7 +218,7 @@ pub async fn end(conn: &mut Conn) -> Result<(Position, Place)> {
         conn.query_first("SHOW MASTER STATUS").await.map_err(|e| failed(doing, &e))?;
     let (file, offset, ..) =
         place.ok_or_else(|| Error::invalid(format!("{doing}: `log_bin` is off: switch it on")))?;
-    Ok((Position::parse(&gtid.unwrap_or_default())?, Place { file, offset }))
+    Ok((Gtids::parse(&gtid.unwrap_or_default())?, Place { file, offset }))
 }
 
 /// What a SELECT that begins now sees, on the server whose log is read.
@@ -211,7 +248,7 @@ pub async fn applied(conn: &mut Conn) -> Result<Seen> {
     let doing = "ask what a replica has applied";
     let text: Option<String> =
         conn.query_first("SELECT @@GLOBAL.gtid_slave_pos").await.map_err(|e| failed(doing, &e))?;
-    Ok(Seen::Applied(Position::parse(&text.unwrap_or_default())?))
+    Ok(Seen::Applied(Gtids::parse(&text.unwrap_or_default())?))
 }
 
 /// Refuses a server whose applied position would never grow: changes would wait for it for ever.
@@ -226,7 +263,7 @@ pub async fn check_replica(conn: &mut Conn, name: &str) -> Result<()> {
 }
 
 /// The row log behind a position. `NotFound` if the server has it no more.
-pub async fn follow(mut conn: Conn, from: &Position, server_id: u32) -> Result<Log> {
+pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log> {
     let doing = format!("read the row log behind `{from}`");
     let ask = async {
         // 4: knows MariaDB's transaction ids, and holes in them.
@@ -269,7 +306,7 @@ const XA_PREPARE: u8 = 38;
 impl Log {
     /// The next transaction, and why its keys are not known if they are not. `NotFound` if the log has it no
     /// more.
-    pub async fn next(&mut self, map: &Map) -> Result<(Change, Option<String>)> {
+    pub async fn next(&mut self, map: &Map) -> Result<(Change<At>, Option<String>)> {
         let doing = "read the row log";
         loop {
             let event = poll_fn(|cx| pin!(&mut self.stream).poll_next(cx)).await;
@@ -282,7 +319,7 @@ impl Log {
         }
     }
 
-    fn take(&mut self, event: &Event, map: &Map) -> Result<Option<(Change, Option<String>)>> {
+    fn take(&mut self, event: &Event, map: &Map) -> Result<Option<(Change<At>, Option<String>)>> {
         let kind = event.header().event_type_raw();
         if kind == MARIADB_GTID {
             self.open = Some(begin(event)?);
@@ -325,7 +362,7 @@ impl Log {
         let end = Place { file: self.file.clone(), offset };
         let Open { gtid, changed_s, keys, unknown, .. } = self.open.take().expect("is open");
         let keys = unknown.is_none().then(|| keys.into_iter().collect());
-        Ok(Some((Change { gtid, end, changed_s, keys }, unknown)))
+        Ok(Some((Change { mark: At { gtid, end }, changed_s, keys }, unknown)))
     }
 
     /// A statement; whether it ends its transaction.

@@ -1,5 +1,6 @@
-//! Where one is in a row log of MariaDB: by its global transaction ids, which every copy of the log shares,
-//! and by file and offset, which one server's own snapshots are told in. Pure.
+//! Where one is in a row log. In MariaDB's: by its global transaction ids, which every copy of the log shares,
+//! and by file and offset, which one server's own snapshots are told in. In PostgreSQL's: by a place in the log
+//! of one database, which begins anew when another server takes over. Pure.
 
 use holdfast_base::{Error, Result};
 use std::collections::BTreeMap;
@@ -13,15 +14,123 @@ pub struct Gtid {
     pub sequence: u64,
 }
 
-/// The last transaction of each domain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    domains: BTreeMap<u32, (u32, u64)>,
+/// Where the log of some kind of database is read on, as a topic keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Position {
+    MariaDb(Gtids),
+    Postgres(PostgresAt),
 }
 
 impl Position {
-    /// `0-1-100,1-2-7`, as MariaDB writes it; empty for the beginning.
+    /// As it prints.
     pub fn parse(text: &str) -> Result<Position> {
+        match text.strip_prefix("pg-") {
+            Some(rest) => PostgresAt::parse(rest).map(Position::Postgres),
+            None => Gtids::parse(text).map(Position::MariaDb),
+        }
+    }
+
+    /// What is followed from there.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Position::MariaDb(_) => "MariaDB",
+            Position::Postgres(_) => "PostgreSQL",
+        }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Position::MariaDb(gtids) => gtids.fmt(f),
+            Position::Postgres(at) => write!(f, "pg-{at}"),
+        }
+    }
+}
+
+/// A place in PostgreSQL's log, in bytes since its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// `16/B374D848`, as PostgreSQL writes it.
+    pub fn parse(text: &str) -> Result<Lsn> {
+        let half = |text: &str| {
+            let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            u32::from_str_radix(text, 16).ok().filter(|_| is_hex)
+        };
+        let halves = text.split_once('/').and_then(|(high, low)| Some((half(high)?, half(low)?)));
+        let (high, low) = halves.ok_or_else(|| {
+            Error::invalid(format!("read place `{text}` of a log: write it as 16/B374D848"))
+        })?;
+        Ok(Lsn(u64::from(high) << 32 | u64::from(low)))
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 as u32)
+    }
+}
+
+/// Whose log a place is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Drawn when a cluster of databases is made, and shared with its standbys.
+    pub system: u64,
+    /// Another one begins when a standby is promoted, or an older state is restored.
+    pub timeline: u32,
+    /// The database's number in the catalog.
+    pub database: u32,
+}
+
+/// Where one is in PostgreSQL's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PostgresAt {
+    pub origin: Origin,
+    /// A sum over what the catalog says of the tables of the map and their publication, when servers were told
+    /// last; 0 when it is not known.
+    pub shape: u64,
+    /// Behind the last commit.
+    pub lsn: Lsn,
+}
+
+impl PostgresAt {
+    /// `SYSTEM-TIMELINE-DATABASE-SHAPE-LSN`.
+    fn parse(text: &str) -> Result<PostgresAt> {
+        let parts: Vec<&str> = text.split('-').collect();
+        let wrong = || {
+            Error::invalid(format!(
+                "read position `pg-{text}`: it is no pg-SYSTEM-TIMELINE-DATABASE-SHAPE-LSN"
+            ))
+        };
+        let [system, timeline, database, shape, lsn] = parts[..] else { return Err(wrong()) };
+        let origin = Origin {
+            system: system.parse().map_err(|_| wrong())?,
+            timeline: timeline.parse().map_err(|_| wrong())?,
+            database: database.parse().map_err(|_| wrong())?,
+        };
+        let shape = u64::from_str_radix(shape, 16).map_err(|_| wrong())?;
+        Ok(PostgresAt { origin, shape, lsn: Lsn::parse(lsn)? })
+    }
+}
+
+impl fmt::Display for PostgresAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Origin { system, timeline, database } = self.origin;
+        write!(f, "{system}-{timeline}-{database}-{:016x}-{}", self.shape, self.lsn)
+    }
+}
+
+/// The last transaction of each domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gtids {
+    domains: BTreeMap<u32, (u32, u64)>,
+}
+
+impl Gtids {
+    /// `0-1-100,1-2-7`, as MariaDB writes it; empty for the beginning.
+    pub fn parse(text: &str) -> Result<Gtids> {
         let mut domains = BTreeMap::new();
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
             let mut numbers = one.split('-').map(str::parse::<u64>);
@@ -39,7 +148,7 @@ impl Position {
             };
             domains.insert(narrow(domain)?, (narrow(server)?, sequence));
         }
-        Ok(Position { domains })
+        Ok(Gtids { domains })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -57,14 +166,14 @@ impl Position {
     }
 
     /// Whether all of `other` lies at or before it.
-    pub fn covers_all(&self, other: &Position) -> bool {
+    pub fn covers_all(&self, other: &Gtids) -> bool {
         other.domains.iter().all(|(domain, (server, sequence))| {
             self.covers(Gtid { domain: *domain, server: *server, sequence: *sequence })
         })
     }
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for Gtids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (domain, (server, sequence))) in self.domains.iter().enumerate() {
             let comma = if number == 0 { "" } else { "," };
@@ -98,7 +207,7 @@ mod tests {
 
     #[test]
     fn positions_are_read_printed_and_compared_by_domain() {
-        let mut position = Position::parse("1-2-7, 0-1-100").unwrap();
+        let mut position = Gtids::parse("1-2-7, 0-1-100").unwrap();
         assert_eq!(position.to_string(), "0-1-100,1-2-7");
         let at = |domain, server, sequence| Gtid { domain, server, sequence };
         assert!(position.covers(at(0, 9, 100)) && !position.covers(at(0, 1, 101)));
@@ -108,9 +217,26 @@ mod tests {
         position.pass(at(0, 3, 101));
         assert!(position.covers_all(&before) && !before.covers_all(&position));
         assert_eq!(position.to_string(), "0-3-101,1-2-7,2-1-1");
-        assert_eq!(Position::parse("").unwrap(), Position::default());
+        assert_eq!(Gtids::parse("").unwrap(), Gtids::default());
         for wrong in ["0-1", "0-1-2-3", "a-1-2", "0-1-x", "9999999999-1-1"] {
+            assert!(Gtids::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn postgresql_s_positions_are_read_as_they_print() {
+        let text = "pg-7301234567890123456-3-16384-00000000deadbeef-16/B374D848";
+        let position = Position::parse(text).unwrap();
+        let Position::Postgres(at) = &position else { panic!("{position:?}") };
+        assert_eq!(at.origin, Origin { system: 7301234567890123456, timeline: 3, database: 16384 });
+        assert_eq!((at.shape, at.lsn), (0xdeadbeef, Lsn(0x16_b374_d848)));
+        assert_eq!((position.to_string().as_str(), position.kind()), (text, "PostgreSQL"));
+        assert!(Lsn::parse("1/0").unwrap() > Lsn::parse("0/FFFFFFFF").unwrap());
+        for wrong in ["pg-", "pg-1-2-3-4", "pg-1-2-3-4-5", "pg-1-2-3-x-0/0", "pg-1-2-3-4-0/0-6"] {
             assert!(Position::parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "/", "0/", "/0", "0/+1", "0/100000000", "1/2/3"] {
+            assert!(Lsn::parse(wrong).is_err(), "{wrong}");
         }
     }
 

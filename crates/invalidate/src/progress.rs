@@ -23,6 +23,8 @@ pub struct Counts {
     pub emptied: u64,
     /// What each server has not confirmed yet.
     pub servers: Vec<Lack>,
+    /// Bytes of its log that the database keeps for this reader, where a slot makes it keep them.
+    pub retained_bytes: Option<u64>,
     /// Things that it has to wait for: a database, the cluster, a server.
     pub troubles: u64,
 }

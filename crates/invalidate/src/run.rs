@@ -6,10 +6,8 @@ mod deliver;
 mod watch;
 
 use crate::entry::Entry;
-use crate::map::Map;
-use crate::mariadb;
 use crate::position::Position;
-use crate::progress::Progress;
+use crate::source::{About, Database};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cache_client::route::RoutePlan;
@@ -26,19 +24,13 @@ const ENTRIES: u32 = 1000;
 
 /// What an invalidator does.
 pub struct Settings {
-    pub from: mariadb::Server,
-    /// Replicas that rows are read from; if there are none, `from` is read.
-    pub reads: Vec<mariadb::Server>,
-    pub map: Map,
+    pub database: Database,
+    pub about: Arc<About>,
     pub plan: RoutePlan,
     /// Of the plan.
     pub pool: usize,
     /// For how long servers keep what was invalidated, for those who take it; 0 deletes.
     pub stale_s: u32,
-    /// Among the database's replicas; no two have the same.
-    pub server_id: u32,
-    /// Told as it goes on.
-    pub progress: Arc<Progress>,
 }
 
 /// The topic of a pool.
@@ -67,7 +59,7 @@ impl Shared {
             troubles.push((what.to_owned(), why.to_owned()));
         }
         let count = troubles.len() as u64;
-        self.settings.progress.change(|counts| counts.troubles = count);
+        self.settings.about.progress.change(|counts| counts.troubles = count);
     }
 
     fn goes_on(&self, what: &str) {
@@ -76,7 +68,7 @@ impl Shared {
         troubles.retain(|(of, _)| of != what);
         if troubles.len() < before {
             let count = troubles.len() as u64;
-            self.settings.progress.change(|counts| counts.troubles = count);
+            self.settings.about.progress.change(|counts| counts.troubles = count);
             let said = format!("{what} again");
             event!(InvalidateGoesOn, said);
         }
@@ -127,12 +119,24 @@ pub(crate) struct Known {
     pub next: Index,
 }
 
+/// Entries may be trimmed while they are read, by the other thread of this invalidator or by another one: then
+/// reading begins again behind them.
 pub(crate) fn known(client: &mut Client, topic: &str) -> Result<Known> {
-    let info = match client.log().info(topic) {
-        Err(e) if e.kind == Kind::NotFound => return Ok(Known::default()),
-        info => info?,
-    };
-    let mut known = Known { first: info.first, next: info.first, ..Known::default() };
+    loop {
+        let first = match client.log().info(topic) {
+            Err(e) if e.kind == Kind::NotFound => return Ok(Known::default()),
+            info => info?.first,
+        };
+        match known_from(client, topic, first) {
+            Err(e) if client.log().info(topic)?.first == first => return Err(e),
+            Err(_) => {}
+            known => return known,
+        }
+    }
+}
+
+fn known_from(client: &mut Client, topic: &str, first: Index) -> Result<Known> {
+    let mut known = Known { first, next: first, ..Known::default() };
     loop {
         let entries = client.log().read(topic, known.next, ENTRIES)?;
         if entries.is_empty() {

@@ -211,11 +211,15 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::position::Position;
+    use crate::position::{Gtids, Position};
+
+    fn position() -> Position {
+        Position::MariaDb(Gtids::default())
+    }
 
     fn keys(names: &[&str]) -> Entry {
         let keys = names.iter().map(|name| name.as_bytes().to_vec()).collect();
-        Entry::Keys { position: Position::default(), changed_s: names.len() as u64 - 1, keys }
+        Entry::Keys { position: position(), changed_s: names.len() as u64 - 1, keys }
     }
 
     /// Keys that begin with `a` are of server 0, the others of 1; server 2 may hold all.
@@ -292,7 +296,7 @@ mod tests {
     #[test]
     fn an_order_to_empty_keeps_its_place_between_keys() {
         let mut sender = sender(&[10, 10, 10]);
-        let empty = Entry::Empty { position: Position::default(), changed_s: 0 };
+        let empty = Entry::Empty { position: position(), changed_s: 0 };
         sender.push(Index(10), &keys(&["a1"]), holders);
         sender.push(Index(11), &empty, holders);
         sender.push(Index(12), &keys(&["a2"]), holders);

@@ -75,6 +75,10 @@ fn render(counts: &Counts, now_s: u64) -> String {
     metric("transactions_total", "counter", "Transactions in the topic", &one(counts.transactions));
     metric("keys_total", "counter", "Keys in the topic", &one(counts.keys));
     metric("emptied_total", "counter", "How often all servers were emptied", &one(counts.emptied));
+    if let Some(bytes) = counts.retained_bytes {
+        let help = "Bytes of its log that the database keeps for the slot";
+        metric("retained_bytes", "gauge", help, &one(bytes));
+    }
     let each = |value: &dyn Fn(&holdfast_invalidate::send::Lack) -> u64| -> Vec<(String, u64)> {
         let servers = counts.servers.iter();
         servers.map(|lack| (format!("{{server=\"{}\"}}", lack.server), value(lack))).collect()
@@ -108,6 +112,7 @@ mod tests {
             keys: 20,
             emptied: 1,
             servers: vec![lack("[::1]:1", 2, Some(95)), lack("h:2", 0, None)],
+            retained_bytes: Some(4096),
             troubles: 1,
         };
         let text = render(&counts, 100);
@@ -115,6 +120,7 @@ mod tests {
             "# TYPE holdfast_invalidate_lag_seconds gauge",
             "holdfast_invalidate_lag_seconds 10",
             "holdfast_invalidate_keys_total 20",
+            "holdfast_invalidate_retained_bytes 4096",
             "holdfast_invalidate_server_lag_seconds{server=\"[::1]:1\"} 5",
             "holdfast_invalidate_server_lag_seconds{server=\"h:2\"} 0",
             "holdfast_invalidate_server_to_be_emptied{server=\"h:2\"} 1",

@@ -1,102 +1,54 @@
 //! A small shop: MariaDB, caches beside it, and an invalidator between, killed in turn. What is cached is what
 //! the rows say.
 
-use super::common::{Finished, Node, Scratch, binary, finish, free_port, signal};
+use super::common::{Scratch, finish, signal};
 use super::mariadb::{MariaDb, SETTINGS, Sql, until};
-use super::told::Told;
-use holdfast_base::{Error, Result};
-use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};
-use holdfast_env::{Rng, SeededRng};
-use serde_json::Value;
+use super::shop::{ITEMS, Invalidator, Rows, Stand, Traffic, assert_cached_is_true, price};
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-const ITEMS: u64 = 1000;
-
-struct Cache {
-    child: Child,
-    port: u16,
-}
-
-impl Cache {
-    fn start(port: u16) -> Cache {
-        let mut command = binary();
-        command.args(["cache", "-m", "64", "-t", "1", "-p", &port.to_string()]);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let cache = Cache { child, port };
-        until("the cache serves", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        cache
-    }
-
-    fn kill_and_start(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        *self = Cache::start(self.port);
-    }
-}
-
-impl Drop for Cache {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A running `holdfast invalidate run`.
-struct Invalidator {
-    child: Child,
-    told: Option<Told>,
-}
-
-impl Invalidator {
-    fn command(shop: &Shop, url: &str) -> std::process::Command {
-        let mut command = binary();
-        command.args(["--json", "--server"]).arg(format!("unix:{}", shop.node.socket().display()));
-        command.args(["invalidate", "run", "--to", "main", "--from", url]);
-        command.arg("--config").arg(&shop.routes).arg("--map").arg(&shop.map);
-        command
-    }
-
-    fn start(shop: &Shop) -> Invalidator {
-        Invalidator::start_by(Invalidator::command(shop, &shop.database.url()))
-    }
-
-    fn start_by(mut command: std::process::Command) -> Invalidator {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let mut told = Told::by(child.stderr.take().unwrap());
-        if !line.contains("ready") {
-            panic!("the invalidator did not start: {line}{}", told.judge());
-        }
-        Invalidator { child, told: Some(told) }
-    }
-
-    /// Kills it; what it told, which may be warnings and no errors.
-    fn kill(mut self) -> Told {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.told.take().unwrap()
-    }
-}
-
-impl Drop for Invalidator {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use std::sync::atomic::Ordering;
 
 struct Shop {
-    node: Node,
+    stand: Stand,
     database: MariaDb,
-    caches: Vec<Cache>,
-    routes: PathBuf,
-    map: PathBuf,
+}
+
+impl Deref for Shop {
+    type Target = Stand;
+    fn deref(&self) -> &Stand {
+        &self.stand
+    }
+}
+
+impl DerefMut for Shop {
+    fn deref_mut(&mut self) -> &mut Stand {
+        &mut self.stand
+    }
+}
+
+impl Rows for Sql {
+    fn raise_price(&mut self, id: u64) -> Option<()> {
+        let text = format!("UPDATE shop.items SET price = price + 1 WHERE id = {id}");
+        self.ask::<mysql_async::Row>(&text).map(drop)
+    }
+
+    fn price(&mut self, id: u64) -> Option<Option<u64>> {
+        let rows = self.ask::<u64>(&format!("SELECT price FROM shop.items WHERE id = {id}"))?;
+        Some(rows.first().copied())
+    }
+
+    fn prices(&mut self) -> Option<Vec<(u64, u64)>> {
+        self.ask("SELECT id, price FROM shop.items")
+    }
+
+    fn rest(&mut self) -> Option<()> {
+        self.ask::<mysql_async::Row>("DO SLEEP(0.02)").map(drop)
+    }
+
+    fn reconnect(&mut self) {
+        *self = Sql::to(self.port);
+    }
 }
 
 const MAP: &str = "[[keys]]\ntable = \"shop.items\"\nkey = \"item:{id}\"\n\
@@ -113,41 +65,12 @@ fn shop(scratch: &Scratch, settings: &[&str]) -> Option<Shop> {
     );
     let rows: Vec<String> = (0..ITEMS).map(|id| format!("(2026, 1.5, {id}, 'n{id}', 1)")).collect();
     sql.run(&format!("INSERT INTO shop.items VALUES {}", rows.join(",")));
-    let node = Node::start(&scratch.path("node"));
-    let caches: Vec<Cache> = (0..2).map(|_| Cache::start(free_port())).collect();
-    let (routes, map) = (scratch.path("routes.toml"), scratch.path("map.toml"));
-    let servers: Vec<String> = caches.iter().map(|c| format!("\"127.0.0.1:{}\"", c.port)).collect();
-    let text = format!("default = \"main\"\n[pools.main]\nservers = [{}]\n", servers.join(", "));
-    std::fs::write(&routes, text).unwrap();
-    std::fs::write(&map, MAP).unwrap();
-    Some(Shop { node, database, caches, routes, map })
+    Some(Shop { stand: Stand::start(scratch, MAP), database })
 }
 
 impl Shop {
-    fn servers(&self) -> Vec<String> {
-        self.caches.iter().map(|cache| format!("127.0.0.1:{}", cache.port)).collect()
-    }
-
-    fn lookaside(&self) -> Lookaside {
-        let options = LookasideOptions::default();
-        Lookaside::new(&self.servers(), CacheClientOptions::default(), options).unwrap()
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.servers(), CacheClientOptions::default()).unwrap()
-    }
-
-    fn status(&self) -> Option<(String, Vec<u64>)> {
-        let Finished { code, out, .. } =
-            self.node.run(&["--json", "invalidate", "status", "--to", "main"]);
-        let lines: Vec<Value> = (code == Some(0))
-            .then(|| String::from_utf8(out).unwrap())?
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
-        let position = lines[0]["position"].as_str().unwrap().to_owned();
-        let behind = lines[1..].iter().map(|l| l["entries_behind"].as_u64().unwrap()).collect();
-        Some((position, behind))
+    fn start(&self) -> Invalidator {
+        Invalidator::start_by(Invalidator::command(self, &self.database.url()))
     }
 
     /// Waits until every server has confirmed what the database has.
@@ -159,19 +82,13 @@ impl Shop {
     }
 }
 
-fn price(sql: &mut Sql, id: u64) -> Result<Option<Vec<u8>>> {
-    let rows = sql.ask::<u64>(&format!("SELECT price FROM shop.items WHERE id = {id}"));
-    let rows = rows.ok_or_else(|| Error::retry("read a price: the database is away"))?;
-    Ok(rows.first().map(|price| price.to_string().into_bytes()))
-}
-
 /// The race that deletes lose, with real parts: a reader misses and reads the old price, the price changes and
 /// its key is dropped, the reader stores what it read. Plain sets keep the old price for good.
 #[test]
 fn a_price_that_changes_while_it_is_read_is_not_kept_and_with_plain_sets_it_is() {
     let scratch = Scratch::new();
     let Some(shop) = shop(&scratch, SETTINGS) else { return };
-    let _invalidator = Invalidator::start(&shop);
+    let _invalidator = shop.start();
     let (mut sql, mut other) = (shop.database.sql(), shop.database.sql());
     let mut cache = shop.lookaside();
     // An id that is negative to who takes the column for signed; the name is a key, too, old and new.
@@ -214,86 +131,19 @@ fn a_price_that_changes_while_it_is_read_is_not_kept_and_with_plain_sets_it_is()
     until("a pool is emptied", || plain.get(b"item:10").unwrap().is_none());
 }
 
-/// Every second one is of few, so that they change while they are read.
-fn draw(rng: &SeededRng) -> u64 {
-    let number = rng.next_u64();
-    if number.is_multiple_of(2) { number / 2 % HOT } else { number / 2 % ITEMS }
-}
-
-const HOT: u64 = 40;
-
-/// What writers and readers have done, and whether they are to end.
-#[derive(Default)]
-struct Traffic {
-    is_over: AtomicBool,
-    written: AtomicU64,
-    read: AtomicU64,
-    /// Fills that came behind an invalidation.
-    refused: AtomicU64,
-}
-
-impl Traffic {
-    fn write(&self, seed: u64, port: u16) {
-        let (rng, mut sql) = (SeededRng::new(seed), Sql::to(port));
-        while !self.is_over.load(Ordering::Relaxed) {
-            let id = draw(&rng);
-            let text = format!("UPDATE shop.items SET price = price + 1 WHERE id = {id}");
-            match sql.ask::<mysql_async::Row>(&text) {
-                Some(_) => drop(self.written.fetch_add(1, Ordering::Relaxed)),
-                None => sql = Sql::to(port),
-            }
-        }
-    }
-
-    fn read(&self, seed: u64, port: u16, servers: &[String]) {
-        let (rng, mut sql) = (SeededRng::new(seed), Sql::to(port));
-        let options = LookasideOptions { lease_s: 2, patience_ms: 50, ..Default::default() };
-        let mut cache = Lookaside::new(servers, CacheClientOptions::default(), options).unwrap();
-        while !self.is_over.load(Ordering::Relaxed) {
-            let ids: Vec<u64> = (0..20).map(|_| draw(&rng)).collect();
-            let keys: Vec<String> = ids.iter().map(|id| format!("item:{id}")).collect();
-            let values = cache.get_many(&keys, |numbers| {
-                let prices = numbers.iter().map(|number| price(&mut sql, ids[*number])).collect();
-                // A page is made of more than prices: time in which they change, and their keys go.
-                let rest = sql.ask::<mysql_async::Row>("DO SLEEP(0.02)");
-                rest.map_or_else(
-                    || Err(Error::retry("make a page: the database is away")),
-                    |_| prices,
-                )
-            });
-            match values {
-                Ok(_) => drop(self.read.fetch_add(1, Ordering::Relaxed)),
-                Err(_) => sql = Sql::to(port),
-            }
-        }
-        let counts = cache.counts();
-        assert!(counts.hits > 0 && counts.filled > 0, "{counts:?}");
-        self.refused.fetch_add(counts.refused, Ordering::Relaxed);
-    }
-
-    /// Waits until so many more were written, and so many read.
-    fn goes_on(&self, writes: u64, reads: u64) {
-        let now = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        let (written, read) = (now(&self.written) + writes, now(&self.read) + reads);
-        until("writers and readers go on", || {
-            now(&self.written) >= written && now(&self.read) >= read
-        });
-    }
-}
-
 /// Writers and readers, while the invalidator, each cache and the database are killed in turn.
 #[test]
 fn when_all_is_quiet_every_cached_price_is_its_row_s() {
     let scratch = Scratch::new();
     let Some(mut shop) = shop(&scratch, SETTINGS) else { return };
-    let mut invalidator = Some(Invalidator::start(&shop));
+    let mut invalidator = Some(shop.start());
     let traffic = Traffic::default();
     let (port, servers) = (shop.database.port, shop.servers());
     std::thread::scope(|scope| {
         let (traffic, servers) = (&traffic, &servers);
         for seed in 0..2 {
-            scope.spawn(move || traffic.write(seed, port));
-            scope.spawn(move || traffic.read(100 + seed, port, servers));
+            scope.spawn(move || traffic.write(seed, &mut Sql::to(port)));
+            scope.spawn(move || traffic.read(100 + seed, &mut Sql::to(port), servers));
         }
         for round in 0..2 {
             for cache in 0..2 {
@@ -307,7 +157,7 @@ fn when_all_is_quiet_every_cached_price_is_its_row_s() {
                 // Both at once: the invalidator finds a database that was just repaired.
                 shop.database.kill_and_start();
             }
-            invalidator = Some(Invalidator::start(&shop));
+            invalidator = Some(shop.start());
             traffic.goes_on(100, 0);
             shop.database.kill_and_start();
             traffic.goes_on(500, 50);
@@ -315,23 +165,8 @@ fn when_all_is_quiet_every_cached_price_is_its_row_s() {
         traffic.is_over.store(true, Ordering::Relaxed);
     });
     shop.settle();
-    assert_cached_is_true(&shop);
+    assert_cached_is_true(&shop, &mut shop.database.sql());
     assert!(traffic.refused.into_inner() > 0, "a price changed while it was read");
-}
-
-#[track_caller]
-fn assert_cached_is_true(shop: &Shop) {
-    let (mut client, mut sql, mut cached) = (shop.client(), shop.database.sql(), 0);
-    let rows = sql.ask::<(u64, u64)>("SELECT id, price FROM shop.items").unwrap();
-    for (id, price) in rows {
-        let value = client.get(format!("item:{id}").as_bytes()).unwrap();
-        // A promise that nobody fulfilled has no bytes.
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            assert_eq!(String::from_utf8_lossy(&value), price.to_string(), "item {id}");
-            cached += 1;
-        }
-    }
-    assert!(cached > 0, "something is cached at all");
 }
 
 /// A region reads a replica that is behind: the key of a change that the replica does not show is dropped
@@ -433,7 +268,7 @@ fn a_log_that_was_purged_empties_the_pool_and_says_so() {
     let scratch = Scratch::new();
     let Some(shop) = shop(&scratch, SETTINGS) else { return };
     let mut sql = shop.database.sql();
-    let first = Invalidator::start(&shop);
+    let first = shop.start();
     sql.run("UPDATE shop.items SET price = 2 WHERE id = 1");
     shop.settle();
     assert!(first.kill().sentence_of("invalidate.emptied").contains("new to this topic"));
@@ -449,7 +284,7 @@ fn a_log_that_was_purged_empties_the_pool_and_says_so() {
         sql.run(&format!("PURGE BINARY LOGS TO '{}'", logs.last().unwrap().0));
         sql.ask::<(String, u64)>("SHOW BINARY LOGS").unwrap().len() == 1
     });
-    let second = Invalidator::start(&shop);
+    let second = shop.start();
     until("every server is emptied", || {
         (0..100).all(|id| client.get(format!("item:{id}").as_bytes()).unwrap().is_none())
     });
@@ -465,7 +300,7 @@ fn a_log_that_was_purged_empties_the_pool_and_says_so() {
 fn a_server_that_was_away_is_told_what_it_missed_and_two_invalidators_do_no_harm() {
     let scratch = Scratch::new();
     let Some(shop) = shop(&scratch, SETTINGS) else { return };
-    let invalidators = [Invalidator::start(&shop), Invalidator::start(&shop)];
+    let invalidators = [shop.start(), shop.start()];
     let mut sql = shop.database.sql();
     sql.run("UPDATE shop.items SET price = 2");
     shop.settle();
@@ -549,6 +384,6 @@ fn keys_that_change_go_on_both_sides_and_too_many_at_once_empty_the_pool() {
     let said = told.whole();
     assert!(said.contains("more than 100000 keys"), "{said}");
     sql.run("UPDATE shop.items SET price = 2 WHERE id = 1");
-    let _second = Invalidator::start(&shop);
+    let _second = shop.start();
     shop.settle();
 }

@@ -128,6 +128,7 @@ fn spawn(directory: &Path, settings: &[String], port: u16) -> Child {
 
 /// A connection that blocks.
 pub struct Sql {
+    pub port: u16,
     runtime: Background,
     conn: Option<Conn>,
 }
@@ -141,7 +142,7 @@ impl Sql {
             conn = Sql::connect(&runtime, &url);
             conn.is_some()
         });
-        Sql { conn, runtime }
+        Sql { port, conn, runtime }
     }
 
     fn connect(runtime: &Background, url: &str) -> Option<Conn> {

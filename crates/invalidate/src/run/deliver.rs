@@ -62,7 +62,7 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
     let (mut written, mut written_ns) = (Vec::new(), 0);
     while !shared.stop.is_requested() {
         let due = sender.due();
-        settings.progress.change(|counts| counts.servers = sender.lacks());
+        settings.about.progress.change(|counts| counts.servers = sender.lacks());
         let wait = if due.is_empty() { WAIT } else { WAIT_AWAY };
         let entries = match round(shared, &mut cache, &mut sender, due)? {
             true => client.log().read(&shared.topic, sender.next(), ENTRIES)?,

@@ -3,38 +3,49 @@
 
 use super::{REST, Shared, known};
 use crate::entry::{Entry, KEYS_MAX};
-use crate::gate::{Change, Gate, Seen};
-use crate::mariadb;
-use crate::position::{Place, Position};
+use crate::gate::{Change, Gate, Mark};
+use crate::mariadb::MariaDb;
+use crate::position::Position;
+use crate::postgres::Postgres;
+use crate::source::{AHEAD, Database, Read, Reads, Reshaped, Servers, Source, refused};
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::Client;
 use holdfast_env::event;
-use holdfast_env::runtime::Background;
-use mysql_async::Conn;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// Transactions that are read ahead.
-const AHEAD: usize = 1024;
 /// Between two questions what is visible.
 const LOOK: Duration = Duration::from_millis(1);
 /// How soon a request to stop is heard.
 const HEAR: Duration = Duration::from_millis(100);
+/// Between two looks at the shape of tables.
+const SHAPE_NS: u64 = 1_000_000_000;
 /// How old the topic's position may be while no key changes.
 const POSITION_AGE_NS: u64 = 10_000_000_000;
+/// When it is told that something is waited for.
+const LONG_NS: u64 = 5_000_000_000;
 
 const WHAT: &str = "changes are read";
+const SEEN: &str = "what was changed before is visible";
+const FITS: &str = "the map fits the tables";
 
 pub fn run(shared: &Arc<Shared>, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut ready = Some(ready);
+    let mut ready = || ready.take().map_or(Ok(()), |ready| ready());
+    // Before a database is waited for that this topic has never followed.
+    match fits_kind(shared) {
+        Err(e) if e.kind == Kind::Invalid => return Err(e),
+        // What else is wrong comes again, and is waited for.
+        _ => {}
+    }
     while !shared.stop.is_requested() {
-        let ended = watch(shared, &mut || match ready.take() {
-            Some(ready) => ready(),
-            None => Ok(()),
-        });
+        let ended = match &shared.settings.database {
+            Database::MariaDb(servers) => watch::<MariaDb>(shared, servers, &mut ready),
+            Database::Postgres(servers) => watch::<Postgres>(shared, servers, &mut ready),
+        };
         match ended {
             Err(e) if matches!(e.kind, Kind::Invalid | Kind::Unsupported) => return Err(e),
             Err(e) => shared.waits(WHAT, &e.message),
@@ -45,87 +56,76 @@ pub fn run(shared: &Arc<Shared>, ready: impl FnOnce() -> Result<()>) -> Result<(
     Ok(())
 }
 
-type Read = Result<(Change, Option<String>)>;
+fn fits_kind(shared: &Shared) -> Result<()> {
+    let (mut client, kind) = ((shared.connect)()?, shared.settings.database.kind());
+    match known(&mut client, &shared.topic)?.position {
+        Some((_, position, _)) if position.kind() != kind => Err(refused(&position, kind)),
+        _ => Ok(()),
+    }
+}
 
 /// One life of the connections; ends with the first that fails.
-fn watch(shared: &Arc<Shared>, ready: &mut impl FnMut() -> Result<()>) -> Result<()> {
-    let asks = Background::start("invalidate-ask")?;
-    let checks = shared.clone();
-    let conn = asks.wait_for(async move {
-        let mut conn = checks.settings.from.connect().await?;
-        mariadb::check(&mut conn, &checks.settings.map).await?;
-        Ok(conn)
-    })?;
-    let reads = shared.clone();
-    let readers = asks.wait_for(async move {
-        let mut conns = Vec::new();
-        for server in &reads.settings.reads {
-            let mut conn = server.connect().await?;
-            mariadb::check_replica(&mut conn, &server.name).await?;
-            conns.push(conn);
-        }
-        Ok(conns)
-    })?;
-    let mut writer = Writer { shared, client: (shared.connect)()?, written_ns: 0 };
-    let mut eyes = Eyes { asks, source: Some(conn), readers };
-    let position = known(&mut writer.client, &shared.topic)?.position;
-    let mut position = match position {
+fn watch<S: Source>(
+    shared: &Arc<Shared>,
+    servers: &Servers<S::Server>,
+    ready: &mut impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let mut source = S::connect(servers, &shared.settings.about)?;
+    let mut writer = Writer { shared, client: (shared.connect)()?, written_ns: 0, kept: None };
+    let mut position = match known(&mut writer.client, &shared.topic)?.position {
         Some((_, position, _)) => position,
-        None => empty(&mut writer, &mut eyes, "the pool is new to this topic")?,
+        None => empty(&mut writer, &mut source, "the pool is new to this topic")?,
     };
     loop {
-        // A runtime of its own: reading ahead may block it.
-        let log = Background::start("invalidate-log")?;
-        let changes = follow(shared, &log, position.clone());
-        ready()?;
-        match pass(&mut writer, &mut eyes, &changes, &mut position) {
+        let ended = match source.follow(&position) {
+            Ok(reads) => {
+                ready()?;
+                pass(&mut writer, &mut source, &reads, &mut position)
+            }
+            Err(e) => Err(e),
+        };
+        match ended {
             Err(e) if e.kind == Kind::NotFound => {
+                // Another invalidator may have gone on meanwhile, and ended.
+                if let Some((_, now, _)) = known(&mut writer.client, &shared.topic)?.position
+                    && now != position
+                {
+                    position = now;
+                    continue;
+                }
                 let why = format!(
                     "the database's log has no more what follows `{position}`: {}",
                     e.message
                 );
-                position = empty(&mut writer, &mut eyes, &why)?;
+                position = empty(&mut writer, &mut source, &why)?;
             }
             ended => return ended,
         }
     }
 }
 
-fn follow(shared: &Arc<Shared>, log: &Background, from: Position) -> Receiver<Read> {
-    let (changes, read) = sync_channel(AHEAD);
-    let shared = shared.clone();
-    log.spawn(async move {
-        let settings = &shared.settings;
-        let begun = async {
-            let conn = settings.from.connect().await?;
-            mariadb::follow(conn, &from, settings.server_id).await
-        };
-        match begun.await {
-            Err(e) => drop(changes.send(Err(e))),
-            Ok(mut log) => loop {
-                let next = log.next(&settings.map).await;
-                let has_failed = next.is_err();
-                if changes.send(next).is_err() || has_failed {
-                    return;
-                }
-            },
-        }
-    });
-    read
-}
-
 /// Brings changes to the topic until something fails, or a stop is requested.
-fn pass(
+fn pass<S: Source>(
     writer: &mut Writer<'_>,
-    eyes: &mut Eyes,
-    changes: &Receiver<Read>,
+    source: &mut S,
+    reads: &Reads<S::Mark>,
     position: &mut Position,
 ) -> Result<()> {
     let shared = writer.shared;
     let mut gate = Gate::default();
+    let mut shape_ns = 0;
+    source.kept(position);
     while !shared.stop.is_requested() {
+        // What the topic has by now: what was read is in it, or would be read again.
+        let now_ns = shared.clock.monotonic_ns();
+        if shape_ns == 0 || now_ns.saturating_sub(shape_ns) >= SHAPE_NS {
+            shape_ns = now_ns.max(1);
+            if let Some(reshaped) = source.reshaped(position)? {
+                empty_reshaped(writer, source, reshaped, position)?;
+            }
+        }
         if gate.is_empty() {
-            match changes.recv_timeout(HEAR) {
+            match reads.recv_timeout(HEAR) {
                 Ok(read) => take(&mut gate, read?),
                 Err(RecvTimeoutError::Timeout) => {
                     shared.goes_on(WHAT);
@@ -137,18 +137,33 @@ fn pass(
             }
         }
         while gate.len() < AHEAD
-            && let Ok(read) = changes.try_recv()
+            && let Ok(read) = reads.try_recv()
         {
-            match read {
-                Ok(read) => take(&mut gate, read),
-                // What was read before it counts, too, but another try reads it again.
-                Err(e) => return Err(e),
-            }
+            // What was read before it counts, too, but another try reads it again.
+            take(&mut gate, read?);
         }
         show(shared, &gate);
-        let visible = gate.pass(&eyes.look()?);
-        let is_waiting = visible.is_empty();
-        writer.write(visible, position)?;
+        let is_waiting = match gate.is_empty() {
+            true => false,
+            false => {
+                let visible = gate.pass(&source.look()?);
+                let is_waiting = visible.is_empty();
+                let is_unknown = visible.iter().any(|change| change.keys.is_none());
+                if is_unknown && let Some(reshaped) = source.reshaped(position)? {
+                    // One order serves both: whoever is emptied sees the new shape.
+                    wait_for(shared, source, &reshaped.end)?;
+                    fits(shared, &reshaped);
+                }
+                writer.write(visible, position)?;
+                is_waiting
+            }
+        };
+        if let Some(mark) = gate.pass_quiet() {
+            writer.write_quiet(&mark, position)?;
+        }
+        if let Some(kept) = writer.kept.take() {
+            source.kept(&kept);
+        }
         show(shared, &gate);
         shared.goes_on(WHAT);
         if is_waiting {
@@ -158,83 +173,70 @@ fn pass(
     Ok(())
 }
 
-fn show(shared: &Shared, gate: &Gate) {
-    shared.settings.progress.change(|counts| {
+fn show<M: Mark>(shared: &Shared, gate: &Gate<M>) {
+    shared.settings.about.progress.change(|counts| {
         (counts.waiting, counts.waiting_since_s) = (gate.len() as u64, gate.since_s());
     });
 }
 
-fn take(gate: &mut Gate, (change, unknown): (Change, Option<String>)) {
-    if let Some(why) = unknown {
-        event!(InvalidateEmptied, why);
-    }
-    gate.push(change);
-}
-
-/// Empties the servers as of the end of the log, since nobody knows what changed before.
-fn empty(writer: &mut Writer<'_>, eyes: &mut Eyes, why: &str) -> Result<Position> {
-    event!(InvalidateEmptied, why);
-    let (position, place) = eyes.end()?;
-    let is_visible = |seen: &Seen| match seen {
-        Seen::Snapshot(at) => at.covers(&place),
-        Seen::Applied(at) => at.covers_all(&position),
-    };
-    while !eyes.look()?.iter().all(is_visible) {
-        if writer.shared.stop.sleep_until_stop(LOOK) {
-            return Err(Error::retry("wait for a replica: told to end"));
+fn take<M: Mark>(gate: &mut Gate<M>, read: Read<M>) {
+    match read {
+        Read::Quiet(mark) => gate.push_quiet(mark),
+        Read::Change(change, unknown) => {
+            if let Some(why) = unknown {
+                event!(InvalidateEmptied, why);
+            }
+            gate.push(change);
         }
     }
-    let changed_s = writer.shared.clock.unix_ms() / 1000;
-    writer.append(&[Entry::Empty { position: position.clone(), changed_s }])?;
+}
+
+/// Empties the servers as of now, since nobody knows what changed before.
+fn empty<S: Source>(writer: &mut Writer<'_>, source: &mut S, why: &str) -> Result<Position> {
+    event!(InvalidateEmptied, why);
+    let (position, end) = source.anew()?;
+    wait_for(writer.shared, source, &end)?;
+    writer.append_empty(&position)?;
     Ok(position)
 }
 
-/// Where rows are read.
-struct Eyes {
-    asks: Background,
-    /// Of the server whose log is read; lent to the runtime while it is asked.
-    source: Option<Conn>,
-    /// Of replicas that are read instead.
-    readers: Vec<Conn>,
+fn empty_reshaped<S: Source>(
+    writer: &mut Writer<'_>,
+    source: &mut S,
+    reshaped: Reshaped<S::End>,
+    position: &Position,
+) -> Result<()> {
+    let why = reshaped.why.as_str();
+    event!(InvalidateEmptied, why);
+    wait_for(writer.shared, source, &reshaped.end)?;
+    writer.append_empty(position)?;
+    fits(writer.shared, &reshaped);
+    Ok(())
 }
 
-impl Eyes {
-    fn source(&mut self) -> Result<Conn> {
-        self.source.take().ok_or_else(|| Error::retry("ask the database: its connection failed"))
+/// The rest of the map goes on while a table of it does not fit; whoever watches is told.
+fn fits<E>(shared: &Shared, reshaped: &Reshaped<E>) {
+    match &reshaped.trouble {
+        Some(why) => shared.waits(FITS, why),
+        None => shared.goes_on(FITS),
     }
+}
 
-    fn end(&mut self) -> Result<(Position, Place)> {
-        let mut conn = self.source()?;
-        let (conn, end) = self.asks.wait_for(async move {
-            let end = mariadb::end(&mut conn).await?;
-            Ok((conn, end))
-        })?;
-        self.source = Some(conn);
-        Ok(end)
-    }
-
-    /// What a SELECT that begins now sees.
-    fn look(&mut self) -> Result<Vec<Seen>> {
-        if self.readers.is_empty() {
-            let mut conn = self.source()?;
-            let (conn, seen) = self.asks.wait_for(async move {
-                let seen = mariadb::snapshot(&mut conn).await?;
-                Ok((conn, seen))
-            })?;
-            self.source = Some(conn);
-            return Ok(vec![seen]);
+/// Waits until readers see what was changed before a moment, and says so if that takes long.
+fn wait_for<S: Source>(shared: &Shared, source: &mut S, end: &S::End) -> Result<()> {
+    let begun_ns = shared.clock.monotonic_ns();
+    while !source.shows(end)? {
+        if shared.stop.sleep_until_stop(LOOK) {
+            return Err(Error::retry("wait until a change is visible: told to end"));
         }
-        let mut conns = std::mem::take(&mut self.readers);
-        let (conns, seen) = self.asks.wait_for(async move {
-            let mut seen = Vec::new();
-            for conn in &mut conns {
-                seen.push(mariadb::applied(conn).await?);
-            }
-            Ok((conns, seen))
-        })?;
-        self.readers = conns;
-        Ok(seen)
+        if shared.clock.monotonic_ns().saturating_sub(begun_ns) >= LONG_NS {
+            let why = "wait until what was changed before is visible: a transaction of the database is open \
+                       for long, or a replica is behind: the pool is emptied then";
+            shared.waits(SEEN, why);
+        }
     }
+    shared.goes_on(SEEN);
+    Ok(())
 }
 
 /// Appends to the topic.
@@ -243,6 +245,8 @@ struct Writer<'a> {
     client: Client,
     /// When it was written last.
     written_ns: u64,
+    /// The last position that the topic has for sure.
+    kept: Option<Position>,
 }
 
 impl Writer<'_> {
@@ -251,7 +255,7 @@ impl Writer<'_> {
         for some in bytes.chunks(8) {
             self.client.log().append(&self.shared.topic, some)?;
         }
-        self.shared.settings.progress.change(|counts| {
+        self.shared.settings.about.progress.change(|counts| {
             for entry in entries {
                 match entry {
                     Entry::Keys { keys, .. } => counts.keys += keys.len() as u64,
@@ -261,11 +265,35 @@ impl Writer<'_> {
             }
         });
         self.written_ns = self.shared.clock.monotonic_ns();
+        let at = |entry: &Entry| match entry {
+            Entry::Keys { position, .. } | Entry::Empty { position, .. } => Some(position.clone()),
+            Entry::Confirmed { .. } => None,
+        };
+        self.kept = entries.iter().rev().find_map(at).or(self.kept.take());
+        Ok(())
+    }
+
+    /// Servers are emptied of what changed up to now.
+    fn append_empty(&mut self, position: &Position) -> Result<()> {
+        let changed_s = self.shared.clock.unix_ms() / 1000;
+        self.append(&[Entry::Empty { position: position.clone(), changed_s }])
+    }
+
+    /// Nothing changed up to there.
+    fn write_quiet<M: Mark>(&mut self, mark: &M, position: &mut Position) -> Result<()> {
+        let mut at = position.clone();
+        mark.pass(&mut at);
+        let age_ns = self.shared.clock.monotonic_ns().saturating_sub(self.written_ns);
+        if at != *position && age_ns >= POSITION_AGE_NS {
+            let changed_s = self.shared.clock.unix_ms() / 1000;
+            self.append(&[Entry::Keys { position: at.clone(), changed_s, keys: Vec::new() }])?;
+        }
+        *position = at;
         Ok(())
     }
 
     /// Writes the keys of visible changes, and moves the position behind them.
-    fn write(&mut self, changes: Vec<Change>, position: &mut Position) -> Result<()> {
+    fn write<M: Mark>(&mut self, changes: Vec<Change<M>>, position: &mut Position) -> Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
         let (changed_s, transactions) = (last.changed_s, changes.len() as u64);
         let (mut entries, mut keys) = (Vec::new(), BTreeSet::new());
@@ -277,11 +305,11 @@ impl Writer<'_> {
                     // All that came before is in it.
                     (entries, keys) = (Vec::new(), BTreeSet::new());
                     let mut position = at.clone();
-                    position.pass(change.gtid);
+                    change.mark.pass(&mut position);
                     entries.push(Entry::Empty { position, changed_s });
                 }
             }
-            at.pass(change.gtid);
+            change.mark.pass(&mut at);
         }
         let keys: Vec<Vec<u8>> = keys.into_iter().collect();
         let parts = keys.chunks(KEYS_MAX).count();
@@ -297,7 +325,7 @@ impl Writer<'_> {
         if !entries.is_empty() {
             self.append(&entries)?;
         }
-        self.shared.settings.progress.change(|counts| counts.transactions += transactions);
+        self.shared.settings.about.progress.change(|counts| counts.transactions += transactions);
         *position = at;
         Ok(())
     }

@@ -1,0 +1,231 @@
+//! A small shop beside a database of any kind: caches, a node, an invalidator, and those who read and write
+//! prices while parts die.
+
+use super::common::{Finished, Node, Scratch, binary, free_port};
+use super::mariadb::until;
+use super::told::Told;
+use holdfast_base::{Error, Result};
+use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};
+use holdfast_env::{Rng, SeededRng};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub const ITEMS: u64 = 1000;
+
+/// A connection to a database with `shop.items`, as those need it who read and write prices; nothing where the
+/// database is away.
+pub trait Rows {
+    fn raise_price(&mut self, id: u64) -> Option<()>;
+    /// No price if there is no such item.
+    fn price(&mut self, id: u64) -> Option<Option<u64>>;
+    fn prices(&mut self) -> Option<Vec<(u64, u64)>>;
+    /// Twenty milliseconds.
+    fn rest(&mut self) -> Option<()>;
+    fn reconnect(&mut self);
+}
+
+pub fn price(sql: &mut impl Rows, id: u64) -> Result<Option<Vec<u8>>> {
+    let price = sql.price(id);
+    let price = price.ok_or_else(|| Error::retry("read a price: the database is away"))?;
+    Ok(price.map(|price| price.to_string().into_bytes()))
+}
+
+pub struct Cache {
+    pub child: Child,
+    pub port: u16,
+}
+
+impl Cache {
+    pub fn start(port: u16) -> Cache {
+        let mut command = binary();
+        command.args(["cache", "-m", "64", "-t", "1", "-p", &port.to_string()]);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let cache = Cache { child, port };
+        until("the cache serves", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        cache
+    }
+
+    pub fn kill_and_start(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        *self = Cache::start(self.port);
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A running `holdfast invalidate run`.
+pub struct Invalidator {
+    child: Child,
+    told: Option<Told>,
+}
+
+impl Invalidator {
+    pub fn command(shop: &Stand, url: &str) -> std::process::Command {
+        let mut command = binary();
+        command.args(["--json", "--server"]).arg(format!("unix:{}", shop.node.socket().display()));
+        command.args(["invalidate", "run", "--to", "main", "--from", url]);
+        command.arg("--config").arg(&shop.routes).arg("--map").arg(&shop.map);
+        command
+    }
+
+    pub fn start_by(mut command: std::process::Command) -> Invalidator {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut told = Told::by(child.stderr.take().unwrap());
+        if !line.contains("ready") {
+            panic!("the invalidator did not start: {line}{}", told.judge());
+        }
+        Invalidator { child, told: Some(told) }
+    }
+
+    /// Kills it; what it told, which may be warnings and no errors.
+    pub fn kill(mut self) -> Told {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.told.take().unwrap()
+    }
+}
+
+impl Drop for Invalidator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All of the shop but its database.
+pub struct Stand {
+    pub node: Node,
+    pub caches: Vec<Cache>,
+    pub routes: PathBuf,
+    pub map: PathBuf,
+}
+
+impl Stand {
+    pub fn start(scratch: &Scratch, text: &str) -> Stand {
+        let node = Node::start(&scratch.path("node"));
+        let caches: Vec<Cache> = (0..2).map(|_| Cache::start(free_port())).collect();
+        let (routes, map) = (scratch.path("routes.toml"), scratch.path("map.toml"));
+        let servers: Vec<String> =
+            caches.iter().map(|c| format!("\"127.0.0.1:{}\"", c.port)).collect();
+        let pools =
+            format!("default = \"main\"\n[pools.main]\nservers = [{}]\n", servers.join(", "));
+        std::fs::write(&routes, pools).unwrap();
+        std::fs::write(&map, text).unwrap();
+        Stand { node, caches, routes, map }
+    }
+
+    pub fn servers(&self) -> Vec<String> {
+        self.caches.iter().map(|cache| format!("127.0.0.1:{}", cache.port)).collect()
+    }
+
+    pub fn lookaside(&self) -> Lookaside {
+        let options = LookasideOptions::default();
+        Lookaside::new(&self.servers(), CacheClientOptions::default(), options).unwrap()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.servers(), CacheClientOptions::default()).unwrap()
+    }
+
+    pub fn status(&self) -> Option<(String, Vec<u64>)> {
+        let Finished { code, out, .. } =
+            self.node.run(&["--json", "invalidate", "status", "--to", "main"]);
+        let lines: Vec<Value> = (code == Some(0))
+            .then(|| String::from_utf8(out).unwrap())?
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let position = lines[0]["position"].as_str().unwrap().to_owned();
+        let behind = lines[1..].iter().map(|l| l["entries_behind"].as_u64().unwrap()).collect();
+        Some((position, behind))
+    }
+}
+
+/// Every second one is of few, so that they change while they are read.
+pub fn draw(rng: &SeededRng) -> u64 {
+    let number = rng.next_u64();
+    if number.is_multiple_of(2) { number / 2 % HOT } else { number / 2 % ITEMS }
+}
+
+const HOT: u64 = 40;
+
+/// What writers and readers have done, and whether they are to end.
+#[derive(Default)]
+pub struct Traffic {
+    pub is_over: AtomicBool,
+    written: AtomicU64,
+    read: AtomicU64,
+    /// Fills that came behind an invalidation.
+    pub refused: AtomicU64,
+}
+
+impl Traffic {
+    pub fn write(&self, seed: u64, sql: &mut impl Rows) {
+        let rng = SeededRng::new(seed);
+        while !self.is_over.load(Ordering::Relaxed) {
+            let id = draw(&rng);
+            match sql.raise_price(id) {
+                Some(()) => drop(self.written.fetch_add(1, Ordering::Relaxed)),
+                None => sql.reconnect(),
+            }
+        }
+    }
+
+    pub fn read(&self, seed: u64, sql: &mut impl Rows, servers: &[String]) {
+        let rng = SeededRng::new(seed);
+        let options = LookasideOptions { lease_s: 2, patience_ms: 50, ..Default::default() };
+        let mut cache = Lookaside::new(servers, CacheClientOptions::default(), options).unwrap();
+        while !self.is_over.load(Ordering::Relaxed) {
+            let ids: Vec<u64> = (0..20).map(|_| draw(&rng)).collect();
+            let keys: Vec<String> = ids.iter().map(|id| format!("item:{id}")).collect();
+            let values = cache.get_many(&keys, |numbers| {
+                let prices = numbers.iter().map(|number| price(sql, ids[*number])).collect();
+                // A page is made of more than prices: time in which they change, and their keys go.
+                let away = || Error::retry("make a page: the database is away");
+                sql.rest().ok_or_else(away).and(prices)
+            });
+            match values {
+                Ok(_) => drop(self.read.fetch_add(1, Ordering::Relaxed)),
+                Err(_) => sql.reconnect(),
+            }
+        }
+        let counts = cache.counts();
+        assert!(counts.hits > 0 && counts.filled > 0, "{counts:?}");
+        self.refused.fetch_add(counts.refused, Ordering::Relaxed);
+    }
+
+    /// Waits until so many more were written, and so many read.
+    pub fn goes_on(&self, writes: u64, reads: u64) {
+        let now = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let (written, read) = (now(&self.written) + writes, now(&self.read) + reads);
+        until("writers and readers go on", || {
+            now(&self.written) >= written && now(&self.read) >= read
+        });
+    }
+}
+
+/// Whatever is cached is what the rows say.
+#[track_caller]
+pub fn assert_cached_is_true(shop: &Stand, sql: &mut impl Rows) {
+    let (mut client, mut cached) = (shop.client(), 0);
+    for (id, price) in sql.prices().unwrap() {
+        let value = client.get(format!("item:{id}").as_bytes()).unwrap();
+        // A promise that nobody fulfilled has no bytes.
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            assert_eq!(String::from_utf8_lossy(&value), price.to_string(), "item {id}");
+            cached += 1;
+        }
+    }
+    assert!(cached > 0, "something is cached at all");
+}

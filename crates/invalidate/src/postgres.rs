@@ -1,0 +1,18 @@
+//! PostgreSQL as a source: its log by logical replication (the plugin `pgoutput`), what its catalog says, and
+//! what it shows to who reads. The protocol is spoken here, as far as that needs it: decision 0026.
+
+mod bytes;
+mod catalog;
+mod connection;
+mod output;
+mod proof;
+mod rows;
+mod seen;
+mod slot;
+mod source;
+mod wire;
+
+pub use connection::{Connection, Server, Texts};
+pub use seen::{At, Seen, Snapshot};
+pub use slot::{Slot, check_name, name_of, standing};
+pub use source::Postgres;
