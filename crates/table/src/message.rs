@@ -121,8 +121,8 @@ pub enum Message {
     Positions(Vec<Position>),
     /// Promise to accept nothing of an earlier epoch.
     AskPromise { stream: StreamId, epoch: Epoch },
-    /// Promised, by an entry; the last entry that is held.
-    Promised { stream: StreamId, epoch: Epoch, tail: Place },
+    /// Promised, by an entry; the last entry that is held, and the epoch that was promised before.
+    Promised { stream: StreamId, epoch: Epoch, tail: Place, before: Epoch },
     /// A later epoch was promised.
     Refused { stream: StreamId, promised: Epoch },
     /// What a taker-over lacks of the stream; the ends of the epochs that it holds.

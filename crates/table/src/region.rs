@@ -23,7 +23,7 @@ pub use image::usual_stream_bytes;
 use image::{Giving, Taking};
 use lead::Lead;
 use std::collections::{BTreeMap, BTreeSet};
-use takeover::Claim;
+use takeover::{Claim, PromisedTo};
 
 /// What happens when a region is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,10 @@ pub struct Region {
     /// How often another region took the stream from this one, since its leader was heard here.
     yielded: BTreeMap<StreamId, u32>,
     /// Which log has asked for the epoch that was promised last.
-    promised_to: BTreeMap<StreamId, (Epoch, LogId)>,
+    promised_to: BTreeMap<StreamId, PromisedTo>,
+    /// The last epoch of this region's that another one has promised, if it had promised nobody else's since this
+    /// region led.
+    told_by: BTreeMap<(StreamId, RegionId), Epoch>,
     acks: BTreeMap<(StreamId, RegionId), Ack>,
     heard: BTreeMap<RegionId, Heard>,
     /// The region that an operator has called lost, if nothing was heard of it since. There is one: what a second
@@ -136,8 +139,8 @@ pub struct Region {
     settling: bool,
     /// The image that this region's log is sent.
     taking: Option<Taking>,
-    /// How often one was asked for to take back what was sealed off.
-    givers_asked: usize,
+    /// Regions whose images came to nothing, since one did not.
+    givers_tried: usize,
     /// For how long there is one in the topic that nobody goes on with.
     left_ticks: u32,
     /// Images that other regions' logs are sent, and how many were begun since the start.
@@ -171,6 +174,7 @@ impl Region {
             cooling: BTreeMap::new(),
             yielded: BTreeMap::new(),
             promised_to: BTreeMap::new(),
+            told_by: BTreeMap::new(),
             acks: BTreeMap::new(),
             heard,
             lost: None,
@@ -183,7 +187,7 @@ impl Region {
             parked_bytes: 0,
             settling: false,
             taking: None,
-            givers_asked: 0,
+            givers_tried: 0,
             left_ticks: 0,
             giving: BTreeMap::new(),
             images: 0,

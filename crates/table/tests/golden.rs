@@ -437,7 +437,10 @@ fn what_regions_say_of_streams_has_these_bytes() {
             format!("07 01000000 02 {PLACE} 0200000000000000 {BEFORE}"),
         ),
         (Message::AskPromise { stream, epoch }, format!("08 02 {epoch_text}")),
-        (Message::Promised { stream, epoch, tail: place }, format!("09 02 {epoch_text} {PLACE}")),
+        (
+            Message::Promised { stream, epoch, tail: place, before: before.epoch },
+            format!("09 02 {epoch_text} {PLACE} {BEFORE}"),
+        ),
         (Message::Refused { stream, promised: epoch }, format!("0a 02 {epoch_text}")),
         (
             Message::Fetch { stream, epoch, ends: vec![before] },

@@ -79,7 +79,8 @@ fn a_promise_is_an_entry_before_anybody_hears_of_it() {
     let Effect::Append(bytes) = &first[0] else { return };
     region.appended(region.tablet().applied() + 1, bytes).unwrap();
     let tail = Place::default();
-    let promised = Message::Promised { stream, epoch, tail };
+    let before = stream.first_epoch();
+    let promised = Message::Promised { stream, epoch, tail, before };
     assert!(region.effects().contains(&Effect::Send { to: RegionId(1), message: promised }));
 }
 
@@ -256,7 +257,8 @@ fn a_timeline_home_that_could_not_append_waits_for_one_other() {
     assert!(!region.leads(here), "its stream may be sealed");
     let (stream, epoch) = (here, Epoch::new(2, RegionId(0)));
     let tail = Place::new(here.first_epoch(), 1);
-    let promised = Message::Promised { stream, epoch, tail };
+    let before = stream.first_epoch();
+    let promised = Message::Promised { stream, epoch, tail, before };
     region.arrived(RegionId(1), LogId(1), promised);
     effects(&mut region);
     assert!(region.leads(here));

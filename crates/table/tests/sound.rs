@@ -215,7 +215,7 @@ impl Liar {
                 Message::Positions(vec![position(), position()])
             }
             9 => Message::AskPromise { stream, epoch },
-            10 => Message::Promised { stream, epoch, tail: before },
+            10 => Message::Promised { stream, epoch, tail: before, before: epoch },
             11 => Message::Refused { stream, promised: epoch },
             12 => Message::Fetch { stream, epoch, ends },
             13 => {

@@ -401,7 +401,9 @@ fn a_damaged_entry_in_front_of_a_snapshot_costs_nothing() {
     let node = Node::start(&data);
     let listed = node.run(&["fs", "ls", "/"]).ok();
     assert_eq!(listed.lines().count(), 15 + made + 1, "{listed}");
-    let doctor = String::from_utf8(node.run(&["doctor"]).out).unwrap();
-    assert!(doctor.contains("namespace/0") && doctor.contains("kept in"), "{doctor}");
+    let doctor = || String::from_utf8(node.run(&["doctor"]).out).unwrap();
+    // The log is looked through once the node serves.
+    let named = |said: String| said.contains("namespace/0") && said.contains("kept in");
+    assert!((0..300).any(|_| named(doctor())), "{}", doctor());
     node.stop();
 }

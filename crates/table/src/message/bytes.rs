@@ -234,9 +234,10 @@ impl Encode for Message {
                 positions.encode(out);
             }
             Message::AskPromise { stream, epoch } => put_epoch(out, 8, *stream, *epoch),
-            Message::Promised { stream, epoch, tail } => {
+            Message::Promised { stream, epoch, tail, before } => {
                 put_epoch(out, 9, *stream, *epoch);
                 tail.encode(out);
+                before.encode(out);
             }
             Message::Refused { stream, promised } => put_epoch(out, 10, *stream, *promised),
             Message::Fetch { stream, epoch, ends } => {
@@ -312,6 +313,7 @@ impl Decode for Message {
                 stream: Decode::decode(r)?,
                 epoch: Decode::decode(r)?,
                 tail: Decode::decode(r)?,
+                before: Decode::decode(r)?,
             },
             10 => Message::Refused { stream: Decode::decode(r)?, promised: Decode::decode(r)? },
             11 => Message::Fetch {

@@ -34,8 +34,8 @@ impl Region {
                 }
             }
             Message::AskPromise { stream, epoch } => self.promise_asked(from, log, stream, epoch),
-            Message::Promised { stream, epoch, tail } => {
-                self.has_promised(from, log, stream, epoch, tail);
+            Message::Promised { stream, epoch, tail, before } => {
+                self.has_promised((from, log), stream, epoch, (tail, before));
             }
             Message::Refused { stream, promised } => self.refused(stream, promised),
             Message::Fetch { stream, epoch, ends } => self.fetch_asked(from, stream, epoch, &ends),

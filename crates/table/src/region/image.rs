@@ -8,8 +8,8 @@ use crate::message::Message;
 use crate::stream::Accepted;
 use crate::tablet::image::{Cursor, ImageId, Part};
 use crate::tablet::{Mode, Tablet};
-use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_env::{planted, sometimes};
 use std::collections::BTreeMap;
 
 /// Entries of a stream that all regions show before one says so: an entry for a thousand.
@@ -77,13 +77,16 @@ impl Region {
         }
         if is_worth {
             SETTLE_ENTRIES.cross();
+            if self.left_out().is_some() {
+                sometimes!("what a sealed region lacks was forgotten");
+            }
             self.settling = true;
             self.append(&Entry::Settled(settled));
         }
     }
 
     /// Up to where every region shows a stream, by a log that counts and follows the stream's present
-    /// leader, and so does not show what is cut off.
+    /// leader, and so does not show what is cut off; but for one that was sealed off and is away still.
     fn shown_by_all(&self, id: StreamId) -> u64 {
         let stream = self.tablet.stream(id);
         let matched = stream.matched();
@@ -96,7 +99,9 @@ impl Region {
             let known = log >= heard && counts && at.epoch == matched.epoch;
             if known { shown.min(at.number) } else { 0 }
         };
-        let others = self.heard.keys().map(|region| match self.acks.get(&(id, *region)) {
+        let left_out = self.left_out();
+        let there = self.heard.keys().filter(|region| Some(**region) != left_out);
+        let others = there.map(|region| match self.acks.get(&(id, *region)) {
             Some(ack) => of(*region, ack.log, ack.matched, ack.shown),
             None => 0,
         });
@@ -117,9 +122,13 @@ impl Region {
         }
     }
 
-    /// Begins anew with what another region has, unless it does so already.
-    pub(super) fn ask_for_image(&mut self, from: RegionId) {
+    /// Begins anew with what another region has, unless it does so already: with that of `first`, and where this comes
+    /// to nothing with the next one's. Two that were sealed by each other have none for each other.
+    pub(super) fn ask_for_image(&mut self, first: RegionId) {
         if self.taking.is_none() {
+            let others: Vec<RegionId> = self.heard.keys().copied().collect();
+            let first = others.iter().position(|other| *other == first).unwrap_or(0);
+            let from = others[(first + self.givers_tried) % others.len()];
             let (image, next, coming) = (None, 0, 0);
             self.taking = Some(Taking { from, image, next, coming, asked: 1, ticks: 0 });
             self.send(from, Message::ImageAsked { image, part: 0 });
@@ -196,6 +205,7 @@ impl Region {
         }
         if accepted != Accepted::Yes || part.is_last {
             self.taking = None;
+            self.givers_tried = if accepted == Accepted::Yes { 0 } else { self.givers_tried + 1 };
             return;
         }
         taking.next = part.number + 1;
@@ -248,6 +258,7 @@ impl Region {
         if taking.ticks > PATIENCE / 2 * resend {
             // Whoever sent it is gone, or does not remember it: another one begins.
             self.taking = None;
+            self.givers_tried += 1;
         } else if taking.ticks.is_multiple_of(resend) {
             match taking.image {
                 None => {

@@ -2,8 +2,8 @@
 //! the furthest of the others has followed. It comes back by an image; what it had beside that it says to
 //! all, as branches.
 
-use super::Region;
 use super::lead::{BATCH, BATCH_BYTES, Lead};
+use super::{Heard, Region};
 use crate::entry::{Body, Refusal};
 use crate::ids::{RegionId, StreamId};
 use crate::message::{Answer, Asker, Message, Op, Request};
@@ -39,6 +39,12 @@ impl Region {
                 heard.ticks_ago, self.settings.silence_ticks
             )));
         }
+        if self.may_be_sealed_off() {
+            return Err(Error::retry(
+                "another region has claimed what this one has led, and what became of that is not known here yet: \
+                 say it again, or in another region",
+            ));
+        }
         self.lost = Some(lost);
         let is_led = |stream: StreamId| {
             let held = self.tablet.stream(stream);
@@ -51,6 +57,17 @@ impl Region {
         Ok(self.tablet.form().streams().all(is_led))
     }
 
+    /// Whether there is a stream that this region has led, and that another one has claimed since: what it has of that
+    /// may be cut off. It takes over nothing before it knows, since what it decides would follow on that.
+    pub(super) fn may_be_sealed_off(&self) -> bool {
+        let may = |stream: StreamId| {
+            let held = self.tablet.stream(stream);
+            let (led, promised) = (held.matched().epoch.leader(), held.promised().leader());
+            held.matched().number > 0 && led == self.me && promised != self.me
+        };
+        self.tablet.form().streams().any(may) && !planted!("table.seals-while-sealed-off")
+    }
+
     /// Whose promise is missing for the streams that this region claims.
     pub fn waits_for(&self) -> Vec<RegionId> {
         let missing = |region: &RegionId| {
@@ -61,16 +78,24 @@ impl Region {
     }
 
     /// Another region leads a stream that this one had gone on with alone, and shows: only an image takes
-    /// that back. The leader's first; but two that were sealed by each other have none for each other.
+    /// that back.
     pub(super) fn begins_anew(&mut self, stream: StreamId, leader: RegionId) {
-        if self.tablet.stream(stream).leading().is_some() || self.taking.is_some() {
-            return;
+        if self.tablet.stream(stream).leading().is_none() {
+            self.ask_for_image(leader);
         }
-        let others: Vec<RegionId> = self.heard.keys().copied().collect();
-        let first = others.iter().position(|other| *other == leader).unwrap_or(0);
-        let giver = others[(first + self.givers_asked) % others.len()];
-        self.givers_asked = self.givers_asked.wrapping_add(1);
-        self.ask_for_image(giver);
+    }
+
+    /// The region that nobody waits for before it forgets: one that was sealed off and is away still gets an image when
+    /// it is back. All know, for its stream is another one's. One at most, and where others are left: what is
+    /// forgotten here somebody else shows, so that this region may be sealed off in turn and nothing is lost with it.
+    pub(super) fn left_out(&self) -> Option<RegionId> {
+        let away = |(region, heard): &(&RegionId, &Heard)| {
+            heard.ticks_ago > self.settings.silence_ticks
+                && self.leader(StreamId::of(**region)) != **region
+        };
+        let mut all = self.heard.iter().filter(away).map(|(region, _)| *region);
+        let one = all.next().filter(|_| all.next().is_none());
+        one.filter(|_| self.mode() == Mode::Timeline && self.heard.len() > 1)
     }
 
     /// Whether a write follows on what another stream that is led here says, and not all have that yet. A timeline

@@ -54,8 +54,11 @@ impl Region {
             Message::AskPromise { stream, epoch } | Message::Fetch { stream, epoch, .. } => {
                 self.is_stream(*stream) && self.is_epoch(*epoch) && epoch.leader() == from
             }
-            Message::Promised { stream, epoch, tail } => {
-                self.is_stream(*stream) && epoch.leader() == self.me && self.is_place(*tail)
+            Message::Promised { stream, epoch, tail, before } => {
+                self.is_stream(*stream)
+                    && self.is_epoch(*before)
+                    && epoch.leader() == self.me
+                    && self.is_place(*tail)
             }
             Message::Refused { stream, promised } => {
                 self.is_stream(*stream) && self.is_epoch(*promised)

@@ -24,8 +24,18 @@ pub(super) struct Claim {
     pub epoch: Epoch,
     /// Who has promised, from which log, and the last entry that it holds.
     promises: BTreeMap<RegionId, (LogId, Place)>,
+    /// One of the others had promised nobody else since this region led: it was not sealed off.
+    told: bool,
     opening: bool,
     ticks: u32,
+}
+
+/// Which log has asked for the epoch that was promised last, and what was promised before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PromisedTo {
+    epoch: Epoch,
+    log: LogId,
+    before: Epoch,
 }
 
 impl Claim {
@@ -72,7 +82,7 @@ impl Region {
             return true;
         }
         if self.mode() == Mode::Timeline && self.lost == Some(leader) {
-            return true;
+            return !self.may_be_sealed_off();
         }
         if self.mode() == Mode::Timeline || self.settings.policy == Policy::Wait {
             return stream == StreamId::of(self.me) && self.is_well(leader, stream);
@@ -100,7 +110,8 @@ impl Region {
 
     fn claim(&mut self, stream: StreamId) {
         let epoch = Epoch::new(self.promised_epoch(stream).round() + 1, self.me);
-        let claim = Claim { epoch, promises: BTreeMap::new(), opening: false, ticks: 0 };
+        let claim =
+            Claim { epoch, promises: BTreeMap::new(), told: false, opening: false, ticks: 0 };
         self.claims.insert(stream, claim);
         self.append(&Entry::Promised { stream, epoch });
     }
@@ -129,7 +140,8 @@ impl Region {
         sometimes!("a leader went on before one that came back without the stream");
         self.stop_leading(stream);
         let epoch = Epoch::new(above.round() + 1, self.me);
-        let claim = Claim { epoch, promises: BTreeMap::new(), opening: false, ticks: 0 };
+        let claim =
+            Claim { epoch, promises: BTreeMap::new(), told: false, opening: false, ticks: 0 };
         self.claims.insert(stream, claim);
         self.append(&Entry::Promised { stream, epoch });
     }
@@ -192,16 +204,21 @@ impl Region {
         }
         // The same epoch again, of a log that is not known to have asked for it before: one that has
         // lost its own promise may ask for what it has opened already.
-        let again = self.promised_to.get(&stream) == Some(&(epoch, log))
+        let known = self.promised_to.get(&stream).copied();
+        let again = known.is_some_and(|known| (known.epoch, known.log) == (epoch, log))
             || planted!("table.epoch-asked-again");
         if epoch < promised || (epoch == promised && !again) {
             self.send(from, Message::Refused { stream, promised });
             return;
         }
-        self.promised_to.insert(stream, (epoch, log));
+        let before = match known {
+            Some(known) if known.epoch == epoch => known.before,
+            known => known.map_or(promised, |known| known.epoch.max(promised)),
+        };
+        self.promised_to.insert(stream, PromisedTo { epoch, log, before });
         if epoch == promised {
             let tail = self.tablet.stream(stream).tail();
-            self.send(from, Message::Promised { stream, epoch, tail });
+            self.send(from, Message::Promised { stream, epoch, tail, before });
         } else if planted!("table.promise-not-logged") {
             self.tablet.promise_unlogged(stream, epoch);
             self.promised(stream, epoch, Accepted::Yes);
@@ -231,7 +248,9 @@ impl Region {
                 sometimes!("two takeovers met");
                 self.give_up(stream);
             }
-            self.send(epoch.leader(), Message::Promised { stream, epoch, tail });
+            let known = self.promised_to.get(&stream).filter(|known| known.epoch == epoch);
+            let before = known.map_or(epoch, |known| known.before);
+            self.send(epoch.leader(), Message::Promised { stream, epoch, tail, before });
             return;
         }
         let log = self.log;
@@ -244,17 +263,22 @@ impl Region {
 
     pub(super) fn has_promised(
         &mut self,
-        from: RegionId,
-        log: LogId,
+        (from, log): (RegionId, LogId),
         stream: StreamId,
         epoch: Epoch,
-        tail: Place,
+        (tail, before): (Place, Epoch),
     ) {
+        let led = self.tablet.stream(stream).matched().epoch;
         let Some(claim) = self.claims.get_mut(&stream) else { return };
         if claim.epoch != epoch || !claim.promises.contains_key(&self.me) {
             return;
         }
         claim.promises.insert(from, (log, tail));
+        let told_by = self.told_by.entry((stream, from)).or_default();
+        if before <= led || *told_by == before {
+            *told_by = epoch;
+            claim.told = true;
+        }
         self.gather(stream);
     }
 
@@ -280,16 +304,16 @@ impl Region {
                 claim.promises.iter().filter(counted).count() >= held.majority()
             }
             // What one of them alone has followed must not be lost. Of a log that has only failed to append there is no
-            // such thing; but whether others have sealed its stream, which all but it have promised, one of them says.
+            // such thing; but whether others have sealed its stream, which all but it have promised, one of them says: by
+            // what it had promised before, for it may not hold yet what was opened by that.
             Mode::Timeline => {
                 let own = held.is_own(self.me) && !planted!("table.full-disk-waits-for-all");
-                let told = claim.promises.len() > 1 || planted!("table.claims-unasked");
                 let all = self.tablet.form().regions().all(|region| {
                     let lost = self.lost == Some(region);
                     let one = planted!("table.sealed-by-one") && self.lost.is_some();
                     claim.promises.contains_key(&region) || lost || one
                 });
-                (own && told) || all
+                (own && claim.told) || all
             }
         };
         let tail = held.tail();

@@ -45,7 +45,7 @@ impl Plan {
             seconds: 40,
             faults: true,
             storm: seed % 3 == 2,
-            seals: seed % 8 == 7,
+            seals: seed % 4 == 3 && seed % 16 != 3,
         }
     }
 }

@@ -301,9 +301,14 @@ impl Tablet {
                 // What it has shown behind p it has to show again.
                 true => own.forgotten_to().number <= shown.number,
                 // Of two that do not hold what the other one does, the later epoch is the stream's: whoever
-                // sends the other one was sealed off, and does not know it yet.
+                // sends the other one was sealed off, and does not know it yet. Nor is an earlier epoch taken than
+                // was promised to another region, before that one's opening is in it.
                 false => {
-                    let later = shown > own.tail() || planted!("table.image-of-the-sealed");
+                    let fenced = self.form.mode == Mode::Timeline
+                        && own.tail().number > 0
+                        && own.promised().leader() != self.region
+                        && theirs.tail().epoch < own.promised();
+                    let later = shown > own.tail() && !fenced;
                     own.leading().is_none() && later
                 }
             };

@@ -13,6 +13,7 @@ use holdfast_table::ids::{Place, StreamId};
 use holdfast_table::name::TableName;
 use holdfast_table::sim::linear::{Call, Operation, is_linearizable};
 use holdfast_table::tablet::Tablet;
+use holdfast_table::tablet::branch::Branch;
 use holdfast_wire::table::{Expect, Level, TableMode, Written};
 use std::collections::BTreeMap;
 
@@ -33,6 +34,7 @@ type Line = BTreeMap<u64, Version>;
 struct Judge<'a> {
     plan: Plan,
     lines: BTreeMap<Vec<u8>, Line>,
+    branches: Vec<Branch>,
     erasures: &'a [Erasure],
     told: &'a [Told],
 }
@@ -66,12 +68,15 @@ pub fn all(
     if wanted != shown {
         return Err(format!("T5: regions show {shown:?}, and their logs say {wanted:?}"));
     }
-    let judge = Judge { plan, lines, erasures, told };
+    let branches = copies[0].iter().flat_map(|tablet| tablet.branches().said().values().cloned());
+    let judge = Judge { plan, lines, branches: branches.collect(), erasures, told };
     for told in told {
         judge.told(told)?;
     }
     match plan.mode {
         TableMode::Strong => judge.linear(),
+        // Whoever was sealed off answers by itself until it hears of that.
+        TableMode::Timeline if plan.seals => Ok(()),
         TableMode::Timeline => judge.newest(),
     }
 }
@@ -86,6 +91,9 @@ fn equal(region: usize, tablets: &[Tablet], first: &[Tablet]) -> Result<(), Stri
             if of(one) != of(other) {
                 return Err(format!("T5: region {region} holds another stream {}", id.0));
             }
+        }
+        if one.branches() != other.branches() {
+            return Err(format!("T5: region {region} has other branches"));
         }
     }
     Ok(())
@@ -145,8 +153,17 @@ impl Judge<'_> {
         self.lines.get(key)?.get(&version)
     }
 
-    /// Whether this version may have gone with a log, for somebody who asked for it then.
+    /// Whether this version is in a branch: its region was sealed off with it.
+    fn is_in_branch(&self, key: &[u8], version: u64) -> bool {
+        let has = |branch: &Branch| (branch.after + 1..=branch.version).contains(&version);
+        self.branches.iter().any(|branch| branch.id.key == key && has(branch))
+    }
+
+    /// Whether this version may have gone with a log, for somebody who asked for it then; or is in a branch.
     fn may_be_lost(&self, key: &[u8], version: u64, begins_ns: u64) -> bool {
+        if self.is_in_branch(key, version) {
+            return true;
+        }
         let lost = |e: &Erasure| version > e.held(key) && begins_ns <= e.at_ns + LATE_NS;
         self.plan.mode == TableMode::Timeline && self.erasures.iter().any(lost)
     }
@@ -201,6 +218,9 @@ impl Judge<'_> {
     /// Whether nothing was found because of a deletion that went with a log afterwards: no line has it.
     fn deletion_may_be_lost(&self, found: Option<u64>, begins_ns: u64) -> bool {
         let timeline = self.plan.mode == TableMode::Timeline;
+        if self.plan.seals && found.is_none() {
+            return true;
+        }
         timeline && found.is_none() && self.erasures.iter().any(|e| e.at_ns >= begins_ns)
     }
 

@@ -2,12 +2,15 @@
 
 use crate::world::{Cell, End, REGIONS, TABLE, Visitor, World, address};
 use crate::{MS, SECOND};
+use holdfast_base::codec::Encode;
 use holdfast_env::{HoldMutex, sometimes};
+use holdfast_sim::task::spawn;
 use holdfast_table::entry::Body;
 use holdfast_table::ids::{LogId, Place, RegionId, StreamId};
 use holdfast_table::name::TableName;
 use holdfast_table::tablet::Tablet;
-use holdfast_wire::table::TableMode;
+use holdfast_wire::OP_TABLE_SEAL;
+use holdfast_wire::table::{Seal, TableMode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +35,10 @@ pub async fn happen(visitor: Visitor, erasures: Erasures, until_ns: u64) {
     // Most come early enough to meet those who make the table.
     visitor.pause(50 * MS, SECOND).await;
     while visitor.now_ns() < until_ns {
-        draw(&visitor, &erasures);
+        match visitor.world.shared.plan.seals && visitor.below(4) == 0 {
+            true => be_away(&visitor),
+            false => draw(&visitor, &erasures),
+        }
         match visitor.below(3) {
             0 => visitor.pause(20 * MS, 600 * MS).await,
             _ => visitor.pause(SECOND / 2, 5 * SECOND).await,
@@ -64,10 +70,34 @@ fn draw(visitor: &Visitor, erasures: &Erasures) {
             world.net.after_ns(long_ns, move || cell.make_room());
         }
         12 => world.cells.iter().for_each(|cell| end(cell, how, visitor.below(2 * SECOND))),
-        _ => match may_erase(world, at, erasures) {
+        _ => match !world.shared.plan.seals && may_erase(world, at, erasures) {
             true => erase(world, cell, erasures, visitor.below(4 * SECOND)),
             false => end(cell, how, visitor.below(SECOND)),
         },
+    }
+}
+
+/// A region is away for longer than anybody waits, or only the ways to it are, and operators elsewhere call it lost.
+fn be_away(visitor: &Visitor) {
+    let world = &visitor.world;
+    let at = visitor.below(u64::from(REGIONS)) as u8;
+    let for_ns = 7 * SECOND + visitor.below(7 * SECOND);
+    match visitor.below(2) {
+        0 => end(&world.cells[usize::from(at)], End::Kill, for_ns),
+        _ => cut(world, &around(at), for_ns),
+    }
+    let until_ns = visitor.now_ns() + for_ns;
+    for by in (0..REGIONS).filter(|by| *by != at && visitor.below(2) == 0) {
+        let name = format!("operator of region {by} without {at}");
+        let operator = Visitor::new(name, visitor.below(u64::MAX), world);
+        spawn(&world.net, async move {
+            while operator.now_ns() < until_ns {
+                operator.pause(SECOND / 2, 2 * SECOND).await;
+                let seal = Seal { table: TABLE.into(), lost: at }.to_bytes();
+                // Refused while it was heard, and told to ask again until it is done.
+                let _ = operator.ask(by, OP_TABLE_SEAL, seal, None, 4000).await;
+            }
+        });
     }
 }
 

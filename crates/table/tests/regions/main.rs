@@ -40,6 +40,8 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// Of each log: no entry is larger.
     pub segment_bytes: u64,
+    /// Of a timeline table: regions are away for long, and operators say that they are lost. No log is lost then.
+    pub seals: bool,
 }
 
 impl Plan {
@@ -52,6 +54,7 @@ impl Plan {
             tablets: 1 + (seed / 2 % 2) as u16,
             memory_bytes: 1 << 30,
             segment_bytes: 64 << 10,
+            seals: seed % 4 == 3,
         }
     }
 }
@@ -76,6 +79,10 @@ async fn restless(visitor: &Visitor) -> Option<String> {
             Ok(told) => told,
             Err(e) => return Some(format!("region {region} describes nothing: {e}")),
         };
+        let cell = &visitor.world.cells[usize::from(region)];
+        if cell.tablets().iter().any(|tablet| !tablet.branches().unsaid().is_empty()) {
+            return Some(format!("region {region} has branches that nobody has said"));
+        }
         if let Some(other) = told.others.iter().find(|other| !other.trouble.is_empty()) {
             return Some(format!("region {region} has trouble: {other:?}"));
         }
@@ -256,6 +263,7 @@ const SOMETIMES: &[&str] = &[
     "a create was killed in between and said again",
     "a log was erased",
     "a message of a broken connection arrived late",
+    "a region came back with branches",
     "a region was told more than its way carries",
     "a request in doubt was repeated",
     "a write was refused by a full disk",

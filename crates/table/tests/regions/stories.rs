@@ -26,6 +26,7 @@ const WORDS: [Words; 2] = [(TableMode::Strong, 1), (TableMode::Timeline, 2)];
 
 fn plan(seed: u64) -> Plan {
     Plan {
+        seals: false,
         seed,
         mode: TableMode::Strong,
         tablets: 1,
