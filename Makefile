@@ -10,8 +10,6 @@ ORDERS ?= 10000
 HISTORIES ?= 2000
 REQUESTS ?= 20000
 SEED ?= 1
-# Twice as many as a small machine's cores: those that start processes wait most of the time.
-TEST_THREADS ?= 4
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,8 +65,8 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@.ci/deny $(DENY)
 
 unit: ## run all tests, also behind one that fails
-	@echo "== unit: cargo test --workspace, $(TEST_THREADS) tests at a time"
-	@RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --no-fail-fast
+	@echo "== unit: cargo test --workspace"
+	@cargo test --workspace --no-fail-fast
 
 python: ## build the Python package, install it, and run its tests against a node
 	@echo "== python: a wheel as developers build it, in an environment of its own"
