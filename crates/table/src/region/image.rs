@@ -8,8 +8,8 @@ use crate::message::Message;
 use crate::stream::Accepted;
 use crate::tablet::image::{Cursor, ImageId, Part};
 use crate::tablet::{Mode, Tablet};
+use holdfast_env::planted;
 use holdfast_env::trial::Knob;
-use holdfast_env::{planted, sometimes};
 use std::collections::BTreeMap;
 
 /// Entries of a stream that all regions show before one says so: an entry for a thousand.
@@ -77,16 +77,13 @@ impl Region {
         }
         if is_worth {
             SETTLE_ENTRIES.cross();
-            if self.left_out().is_some() {
-                sometimes!("what a sealed region lacks was forgotten");
-            }
             self.settling = true;
             self.append(&Entry::Settled(settled));
         }
     }
 
     /// Up to where every region shows a stream, by a log that counts and follows the stream's present
-    /// leader, and so does not show what is cut off; but for one that was sealed off and is away still.
+    /// leader, and so does not show what is cut off.
     fn shown_by_all(&self, id: StreamId) -> u64 {
         let stream = self.tablet.stream(id);
         let matched = stream.matched();
@@ -99,9 +96,7 @@ impl Region {
             let known = log >= heard && counts && at.epoch == matched.epoch;
             if known { shown.min(at.number) } else { 0 }
         };
-        let left_out = self.left_out();
-        let there = self.heard.keys().filter(|region| Some(**region) != left_out);
-        let others = there.map(|region| match self.acks.get(&(id, *region)) {
+        let others = self.heard.keys().map(|region| match self.acks.get(&(id, *region)) {
             Some(ack) => of(*region, ack.log, ack.matched, ack.shown),
             None => 0,
         });

@@ -554,9 +554,7 @@ impl Region {
     /// may keep others waiting.
     fn forget(&mut self, id: StreamId) {
         let by = |r: &RegionId| self.acks.get(&(id, *r)).map_or(0, |ack| ack.shown);
-        let left_out = self.left_out();
-        let there = self.heard.keys().filter(|region| Some(**region) != left_out);
-        let by_all = there.map(by).min().unwrap_or(u64::MAX);
+        let by_all = self.heard.keys().map(by).min().unwrap_or(u64::MAX);
         let Some(lead) = self.leads.get(&id) else { return };
         let behind = lead.looked_through.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let all = self.tablet.tombstones().range::<[u8], _>((behind, Bound::Unbounded));

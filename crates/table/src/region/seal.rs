@@ -2,8 +2,8 @@
 //! the furthest of the others has followed. It comes back by an image; what it had beside that it says to
 //! all, as branches.
 
+use super::Region;
 use super::lead::{BATCH, BATCH_BYTES, Lead};
-use super::{Heard, Region};
 use crate::entry::{Body, Refusal};
 use crate::ids::{RegionId, StreamId};
 use crate::message::{Answer, Asker, Message, Op, Request};
@@ -83,19 +83,6 @@ impl Region {
         if self.tablet.stream(stream).leading().is_none() {
             self.ask_for_image(leader);
         }
-    }
-
-    /// The region that nobody waits for before it forgets: one that was sealed off and is away still gets an image when
-    /// it is back. All know, for its stream is another one's. One at most, and where others are left: what is
-    /// forgotten here somebody else shows, so that this region may be sealed off in turn and nothing is lost with it.
-    pub(super) fn left_out(&self) -> Option<RegionId> {
-        let away = |(region, heard): &(&RegionId, &Heard)| {
-            heard.ticks_ago > self.settings.silence_ticks
-                && self.leader(StreamId::of(**region)) != **region
-        };
-        let mut all = self.heard.iter().filter(away).map(|(region, _)| *region);
-        let one = all.next().filter(|_| all.next().is_none());
-        one.filter(|_| self.mode() == Mode::Timeline && self.heard.len() > 1)
     }
 
     /// Whether a write follows on what another stream that is led here says, and not all have that yet. A timeline

@@ -302,12 +302,15 @@ impl Tablet {
                 true => own.forgotten_to().number <= shown.number,
                 // Of two that do not hold what the other one does, the later epoch is the stream's: whoever
                 // sends the other one was sealed off, and does not know it yet. Nor is an earlier epoch taken than
-                // was promised to another region, before that one's opening is in it.
+                // was promised to another region, or followed, before that one's opening is in it.
                 false => {
+                    let fence = match own.promised().leader() == self.region {
+                        true => own.matched().epoch,
+                        false => own.promised(),
+                    };
                     let fenced = self.form.mode == Mode::Timeline
                         && own.tail().number > 0
-                        && own.promised().leader() != self.region
-                        && theirs.tail().epoch < own.promised();
+                        && theirs.tail().epoch < fence;
                     let later = shown > own.tail() && !fenced;
                     own.leading().is_none() && later
                 }
