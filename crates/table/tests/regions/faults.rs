@@ -35,7 +35,7 @@ pub async fn happen(visitor: Visitor, erasures: Erasures, until_ns: u64) {
     // Most come early enough to meet those who make the table.
     visitor.pause(50 * MS, SECOND).await;
     while visitor.now_ns() < until_ns {
-        match visitor.world.shared.plan.seals && visitor.below(4) == 0 {
+        match visitor.world.shared.plan.seals && visitor.below(2) == 0 {
             true => be_away(&visitor),
             false => draw(&visitor, &erasures),
         }
@@ -81,7 +81,7 @@ fn draw(visitor: &Visitor, erasures: &Erasures) {
 fn be_away(visitor: &Visitor) {
     let world = &visitor.world;
     let at = visitor.below(u64::from(REGIONS)) as u8;
-    let for_ns = 7 * SECOND + visitor.below(7 * SECOND);
+    let for_ns = 10 * SECOND + visitor.below(5 * SECOND);
     match visitor.below(2) {
         0 => end(&world.cells[usize::from(at)], End::Kill, for_ns),
         _ => cut(world, &around(at), for_ns),

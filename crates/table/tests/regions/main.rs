@@ -278,7 +278,7 @@ fn number(name: &str, usual: u64) -> u64 {
 }
 
 /// So many worlds see everything that has to happen.
-const SEEDS: u64 = 10;
+const SEEDS: u64 = 20;
 
 #[test]
 fn three_regions_keep_every_promise_whatever_fails() {
