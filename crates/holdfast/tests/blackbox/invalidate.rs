@@ -3,29 +3,12 @@
 
 use super::common::{Scratch, finish, signal};
 use super::mariadb::{MariaDb, SETTINGS, Sql, until};
-use super::shop::{ITEMS, Invalidator, Rows, Stand, Traffic, assert_cached_is_true, price};
+use super::shop::{self, ITEMS, Invalidator, Rows, Stand, Traffic, assert_cached_is_true, price};
 use std::fs::Permissions;
-use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 
-struct Shop {
-    stand: Stand,
-    database: MariaDb,
-}
-
-impl Deref for Shop {
-    type Target = Stand;
-    fn deref(&self) -> &Stand {
-        &self.stand
-    }
-}
-
-impl DerefMut for Shop {
-    fn deref_mut(&mut self) -> &mut Stand {
-        &mut self.stand
-    }
-}
+type Shop = shop::Shop<MariaDb>;
 
 impl Rows for Sql {
     fn raise_price(&mut self, id: u64) -> Option<()> {

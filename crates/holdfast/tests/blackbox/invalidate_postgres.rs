@@ -4,27 +4,10 @@
 use super::common::{Scratch, finish};
 use super::mariadb::until;
 use super::postgres::{Postgres, SETTINGS, Sql};
-use super::shop::{ITEMS, Invalidator, Stand, Traffic, assert_cached_is_true, price};
-use std::ops::{Deref, DerefMut};
+use super::shop::{self, ITEMS, Invalidator, Stand, Traffic, assert_cached_is_true, price};
 use std::sync::atomic::Ordering;
 
-struct Shop {
-    stand: Stand,
-    database: Postgres,
-}
-
-impl Deref for Shop {
-    type Target = Stand;
-    fn deref(&self) -> &Stand {
-        &self.stand
-    }
-}
-
-impl DerefMut for Shop {
-    fn deref_mut(&mut self) -> &mut Stand {
-        &mut self.stand
-    }
-}
+type Shop = shop::Shop<Postgres>;
 
 const MAP: &str = "[[keys]]\ntable = \"shop.items\"\nkey = \"item:{id}\"\n\
     [[keys]]\ntable = \"shop.items\"\nkey = \"name:{name}\"\n\

@@ -9,6 +9,7 @@ use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOpti
 use holdfast_env::{Rng, SeededRng};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +32,25 @@ pub fn price(sql: &mut impl Rows, id: u64) -> Result<Option<Vec<u8>>> {
     let price = sql.price(id);
     let price = price.ok_or_else(|| Error::retry("read a price: the database is away"))?;
     Ok(price.map(|price| price.to_string().into_bytes()))
+}
+
+/// A stand, and the database of its prices.
+pub struct Shop<D> {
+    pub stand: Stand,
+    pub database: D,
+}
+
+impl<D> Deref for Shop<D> {
+    type Target = Stand;
+    fn deref(&self) -> &Stand {
+        &self.stand
+    }
+}
+
+impl<D> DerefMut for Shop<D> {
+    fn deref_mut(&mut self) -> &mut Stand {
+        &mut self.stand
+    }
 }
 
 pub struct Cache {
