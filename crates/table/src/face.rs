@@ -83,20 +83,9 @@ fn named(meta: &[u8]) -> Result<String> {
         .map_err(|e| Error::invalid(format!("use a table: {e}: use matching builds")))
 }
 
-fn make_told(meta: &[u8]) -> Told {
-    Some(("table make", named(meta).ok()?))
-}
-
-fn write_told(meta: &[u8]) -> Told {
-    Some(("table write", named(meta).ok()?))
-}
-
-fn seal_told(meta: &[u8]) -> Told {
-    Some(("table seal", named(meta).ok()?))
-}
-
-fn resolve_told(meta: &[u8]) -> Told {
-    Some(("table resolve", named(meta).ok()?))
+/// What the audit trail says of such a request.
+fn tells(what: &'static str) -> impl Fn(&[u8]) -> Told + Send + Sync {
+    move |meta| Some((what, named(meta).ok()?))
 }
 
 impl Face for TableFace {
@@ -116,22 +105,22 @@ impl Face for TableFace {
         vec![
             route(wire::OP_TABLE_MAKE, TableFace::serve_make)
                 .allows(allows(Access::Write))
-                .audited(Matter::Data, make_told),
+                .audited(Matter::Data, tells("table make")),
             route(wire::OP_TABLE_LIST, TableFace::serve_list)
                 .allows(|_, within| within.rules.check_topic("*", Access::Read)),
             route(wire::OP_TABLE_DESCRIBE, TableFace::serve_describe).allows(allows(Access::Read)),
             route(wire::OP_TABLE_WRITE, TableFace::serve_write)
                 .allows(allows(Access::Write))
-                .audited(Matter::Data, write_told),
+                .audited(Matter::Data, tells("table write")),
             read(wire::OP_TABLE_READ, TableFace::serve_read),
             read(wire::OP_TABLE_SCAN, TableFace::serve_scan),
             route(wire::OP_TABLE_SEAL, TableFace::serve_seal)
                 .allows(allows(Access::Write))
-                .audited(Matter::Data, seal_told),
+                .audited(Matter::Data, tells("table seal")),
             read(wire::OP_TABLE_BRANCHES, TableFace::serve_branches),
             route(wire::OP_TABLE_RESOLVE, TableFace::serve_resolve)
                 .allows(allows(Access::Write))
-                .audited(Matter::Data, resolve_told),
+                .audited(Matter::Data, tells("table resolve")),
             route(wire::OP_TABLE_PREPARE, TableFace::serve_prepare).allows(regions::allows),
             route(wire::OP_TABLE_ADOPT, TableFace::serve_adopt)
                 .allows(regions::allows)

@@ -211,6 +211,12 @@ impl Stream {
         self.epoch_at(place.number) == Some(place.epoch)
     }
 
+    /// The number of the first of these entries that is not held.
+    pub fn others_from(&self, entries: &[StreamEntry]) -> Option<u64> {
+        let other = entries.iter().find(|entry| !self.holds(entry.place));
+        other.map(|entry| entry.place.number)
+    }
+
     /// Each epoch of which entries are held, with its last place, in order.
     pub fn epochs(&self) -> Vec<Place> {
         let mut ends: Vec<Place> = Vec::new();
@@ -306,8 +312,8 @@ impl Stream {
         }
         let through = before.number + entries.len() as u64;
         // What everybody shows is the same for ever: who says otherwise says nothing.
-        let other = entries.iter().find(|entry| !self.holds(entry.place));
-        if other.is_some_and(|entry| entry.place.number <= self.forgotten_to().number) {
+        let other = self.others_from(&entries);
+        if other.is_some_and(|number| number <= self.forgotten_to().number) {
             return (Accepted::Gap, None);
         }
         if under > self.promised {

@@ -289,9 +289,11 @@ impl Tablet {
         }
         let gathers = under.leader() == self.region;
         let Some(stream) = self.streams.get_mut(&id) else { return Accepted::Gap };
-        let cut_off = match self.form.mode {
-            Mode::Timeline => branch::cut_off_by(id, stream, entries),
-            Mode::Strong => Vec::new(),
+        let cut_off = match (self.form.mode, stream.others_from(entries)) {
+            (Mode::Timeline, Some(from)) => {
+                branch::cut_off(id, stream.behind(from - 1, usize::MAX).iter())
+            }
+            _ => Vec::new(),
         };
         let (accepted, cut) = stream.follow(under, before, entries.to_vec(), gathers);
         if cut.is_some() {
@@ -304,9 +306,9 @@ impl Tablet {
     /// sealed without this region, which had gone on.
     pub fn cuts_shown(&self, id: StreamId, entries: &[StreamEntry]) -> bool {
         let Some(stream) = self.streams.get(&id) else { return false };
-        let other = entries.iter().find(|entry| !stream.holds(entry.place));
+        let shown = self.shown[&id].place.number;
         self.form.mode == Mode::Timeline
-            && other.is_some_and(|entry| entry.place.number <= self.shown[&id].place.number)
+            && stream.others_from(entries).is_some_and(|number| number <= shown)
             && !planted!("table.shown-is-cut")
     }
 

@@ -46,9 +46,13 @@ impl TableFace {
 
     pub(super) fn serve_branches(self: Arc<Self>, request: Request<'_>) {
         let Some((asked, reply)) = request.decode::<msg::Branches>("list branches") else { return };
-        let doing = format_args!("list the branches of table `{}`", asked.table.escape_debug());
-        let told = self.branches(&asked).map_err(|e| e.context(doing));
-        answer(reply, told.map(|told| (Vec::new(), Parts::from(told.to_bytes()))));
+        // It copies as much as a scan does, and like one not on a thread that serves connections.
+        let face = self.clone();
+        self.node.workers.run(move || {
+            let doing = format_args!("list the branches of table `{}`", asked.table.escape_debug());
+            let told = face.branches(&asked).map_err(|e| e.context(doing));
+            answer(reply, told.map(|told| (Vec::new(), Parts::from(told.to_bytes()))));
+        });
     }
 
     fn branches(&self, asked: &msg::Branches) -> Result<Vec<msg::Branch>> {
@@ -92,12 +96,11 @@ fn page(tablet: &Tablet, after: Option<&BranchId>) -> Vec<msg::Branch> {
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
     let (mut all, mut bytes) = (Vec::new(), 0);
     for (_, branch) in tablet.branches().said().range((from, Bound::Unbounded)) {
-        let branch = told(branch);
-        bytes += branch.name.key.len() + branch.value.as_ref().map_or(0, Vec::len);
-        if all.len() == SCAN_ROWS_MAX || (bytes > ANSWER_BYTES_MAX && !all.is_empty()) {
+        bytes += branch.bytes();
+        if all.len() == SCAN_ROWS_MAX || (bytes > ANSWER_BYTES_MAX as u64 && !all.is_empty()) {
             break;
         }
-        all.push(branch);
+        all.push(told(branch));
     }
     all
 }

@@ -102,9 +102,16 @@ impl TableFace {
         if planted!("table.no-bound-of-bytes") {
             return Ok(());
         }
-        let bytes =
-            |tablet: &Arc<OpenTablet>| tablet.fold().read_last(|view| view.look(Tablet::bytes));
-        let held: u64 = self.all().iter().filter_map(bytes).sum();
+        let usual = usual_stream_bytes();
+        let (mut held, mut held_back) = (0, 0);
+        for tablet in self.all() {
+            tablet.fold().read_last(|view| {
+                view.look(|tablet| {
+                    held += tablet.bytes();
+                    held_back += tablet.held_back_bytes(usual);
+                })
+            });
+        }
         if held >= self.bytes_max && rows.iter().any(grows) {
             return Err(Error::full(format!(
                 "the tables of this node have {held} bytes of keys and values, and may have {}: delete \
@@ -112,26 +119,17 @@ impl TableFace {
                 self.bytes_max
             )));
         }
-        self.check_held_back(rows)
-    }
-
-    /// While a region is away, what it has yet to get stays in memory, however often a record is written: that is
-    /// bounded, too, or the node would end for want of memory, and again at each start.
-    fn check_held_back(&self, rows: &[msg::Row]) -> Result<()> {
-        let usual = usual_stream_bytes();
-        let bytes = |tablet: &Arc<OpenTablet>| {
-            tablet.fold().read_last(|view| view.look(|tablet| tablet.held_back_bytes(usual)))
-        };
-        let held: u64 = self.all().iter().filter_map(bytes).sum();
-        let grows = rows.iter().any(|row| row.value.is_some());
-        match held < self.bytes_max || !grows || planted!("table.no-bound-of-what-waits") {
-            true => Ok(()),
-            false => Err(Error::full(format!(
-                "another region has yet to get {held} bytes of what was written, which wait in memory, up to {}: see \
-                 which one is away (`holdfast table describe`) and bring it back, or give tables more (`tables_memory`)",
-                self.bytes_max
-            ))),
+        // While a region is away, what it has yet to get stays in memory, however often a record is written: that is
+        // bounded, too, or the node would end for want of memory, and again at each start.
+        let deletes = rows.iter().all(|row| row.value.is_none());
+        if held_back < self.bytes_max || deletes || planted!("table.no-bound-of-what-waits") {
+            return Ok(());
         }
+        Err(Error::full(format!(
+            "another region has yet to get {held_back} bytes of what was written, which wait in memory, up to {}: see \
+             which one is away (`holdfast table describe`) and bring it back, or give tables more (`tables_memory`)",
+            self.bytes_max
+        )))
     }
 
     pub(super) fn serve_read(self: Arc<Self>, request: Request<'_>) {

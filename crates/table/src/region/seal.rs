@@ -98,18 +98,17 @@ impl Region {
         if self.mode() == Mode::Strong || !is_write || planted!("table.sealed-out-of-order") {
             return false;
         }
-        let held = |lead: &Lead, number| {
-            let others = lead.followers().filter(|(region, _)| Some(*region) != self.lost);
-            number == 0 || others.into_iter().all(|(_, matched)| matched >= number)
-        };
-        let others = self.leads.iter().filter(|(stream, _)| **stream != home);
-        let mut follows_on = others.map(|(stream, lead)| match record {
-            Some(record) if record.stream == *stream => (lead, record.place.number),
-            Some(_) => (lead, 0),
-            // It was forgotten there, perhaps.
-            None => (lead, lead.forgot()),
-        });
-        follows_on.any(|(lead, number)| !held(lead, number))
+        let mut others = self.leads.iter().filter(|(stream, _)| **stream != home);
+        others.any(|(stream, lead)| {
+            let number = match record {
+                Some(record) if record.stream == *stream => record.place.number,
+                Some(_) => 0,
+                // It was forgotten there, perhaps.
+                None => lead.forgot(),
+            };
+            let lacks = |(region, matched)| Some(region) != self.lost && matched < number;
+            lead.followers().any(lacks)
+        })
     }
 
     /// Has what was cut off while this region was away said to all, by whoever leads the stream that it is of.

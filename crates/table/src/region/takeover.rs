@@ -65,7 +65,7 @@ impl Region {
             let cooling = self.cooling.entry(stream).or_default();
             *cooling = cooling.saturating_sub(1);
             if *cooling == 0 && self.wants(stream) {
-                self.claim(stream);
+                self.claim(stream, self.promised_epoch(stream));
             }
         }
     }
@@ -108,8 +108,9 @@ impl Region {
             && theirs.is_some_and(|theirs| theirs <= stream.matched())
     }
 
-    fn claim(&mut self, stream: StreamId) {
-        let epoch = Epoch::new(self.promised_epoch(stream).round() + 1, self.me);
+    /// Claims a stream in the epoch of this region's behind one.
+    fn claim(&mut self, stream: StreamId, above: Epoch) {
+        let epoch = Epoch::new(above.round() + 1, self.me);
         let claim =
             Claim { epoch, promises: BTreeMap::new(), told: false, opening: false, ticks: 0 };
         self.claims.insert(stream, claim);
@@ -139,11 +140,7 @@ impl Region {
         }
         sometimes!("a leader went on before one that came back without the stream");
         self.stop_leading(stream);
-        let epoch = Epoch::new(above.round() + 1, self.me);
-        let claim =
-            Claim { epoch, promises: BTreeMap::new(), told: false, opening: false, ticks: 0 };
-        self.claims.insert(stream, claim);
-        self.append(&Entry::Promised { stream, epoch });
+        self.claim(stream, above);
     }
 
     fn give_up(&mut self, stream: StreamId) {

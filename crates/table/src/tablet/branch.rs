@@ -5,7 +5,6 @@
 use crate::entry::{Body, ChangeKind, StreamEntry};
 use crate::ids::{Key, Place, StreamId, Value};
 use crate::record::{put_value, value_of};
-use crate::stream::Stream;
 use holdfast_base::Result;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::stream::{Source, Writer};
@@ -84,7 +83,7 @@ impl Branch {
     }
 
     /// Of its key and value.
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         (self.id.key.len() + self.value.as_ref().map_or(0, |value| value.len())) as u64
     }
 }
@@ -121,15 +120,6 @@ pub(super) fn cut_off<'a>(
         of_keys.insert(&change.key, branch);
     }
     of_keys.into_values().chain(before).collect()
-}
-
-/// The same, where these entries are followed.
-pub(super) fn cut_off_by(id: StreamId, own: &Stream, entries: &[StreamEntry]) -> Vec<Branch> {
-    let other = entries.iter().find(|entry| !own.holds(entry.place));
-    match other {
-        Some(entry) => cut_off(id, own.behind(entry.place.number - 1, usize::MAX).iter()),
-        None => Vec::new(),
-    }
 }
 
 /// The branches of a tablet.
