@@ -188,9 +188,11 @@ impl Binaries {
             let built = cargo(root, &["test", "--workspace", "--no-run"])?;
             tests.extend(built.lines().filter_map(test_binary));
             // What only a feature makes a test: as `make interleaved` does.
-            let packages = ["test", "--package", "holdfast-chunk", "--package", "holdfast-log"];
-            let target = ["--no-run", "--features", "interleaved", "--test", "interleaved"];
-            let built = cargo(root, &[&packages[..], &target].concat())?;
+            let features = "holdfast-chunk/interleaved,holdfast-log/interleaved";
+            let built = cargo(
+                root,
+                &["test", "--workspace", "--no-run", "--features", features, "--test", "interleaved"],
+            )?;
             tests.extend(built.lines().filter_map(test_binary));
         }
         let mut simulation = None;
