@@ -197,7 +197,7 @@ class Receiver:
 _started = False
 
 
-def map_split(work, split, targets, secret):
+def map_split(work, split, targets, access):
     """A task: one attempt at a split. Returns what it did, where, the seconds that it took, and its processor
     seconds as :meth:`Receiver.usage` does."""
     import ray
@@ -205,10 +205,10 @@ def map_split(work, split, targets, secret):
     global _started
     began_s, began = time.monotonic(), time.process_time()
     start, _started = (0.0 if _started else began), True
-    check_stamp(split, secret)
+    check_stamp(split, access)
     attempt = secrets.randbits(64)
     done = work(split, targets, attempt)
-    check_stamp(split, secret)
+    check_stamp(split, access)
     cpu = {"start": start, "map": time.process_time() - began}
     return done, ray.get_runtime_context().get_node_id(), time.monotonic() - began_s, cpu
 
@@ -272,12 +272,12 @@ class Stats:
 class Exchange:
     """One job: maps every split, finishes every partition once, and does again what was lost."""
 
-    def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, secret=None,
+    def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, access,
                  observe=None, done=None, note=None, length_of, bar):
         """`done` are partitions that an earlier job finished, with their sums; `note` is told of others, and
         `bar` of how far it is. `length_of` a finish's result are the bytes that it wrote, or None."""
         self.ray, self.nodes, self.splits = ray, nodes, splits
-        self.mapping, self.finishing, self.token, self.secret = mapping, finishing, token, secret
+        self.mapping, self.finishing, self.token, self.access = mapping, finishing, token, access
         self.observe = observe or (lambda *_: None)
         self.cpus = sum(cpus for _, cpus in nodes)
         directories = temp or [os.path.join(tempfile.gettempdir(), "holdfast-exchange")]
@@ -459,7 +459,7 @@ class Exchange:
                 break
             targets = [(slot.address, [p for p in slot.partitions if p not in self.done]) for slot in slots]
             options = task.options(num_cpus=1, max_retries=0, scheduling_strategy=on_node(self.ray, node))
-            ref = options.remote(self.mapping, split, targets, self.secret)
+            ref = options.remote(self.mapping, split, targets, self.access)
             self.pending[ref] = ("map", split, [(slot, slot.generation) for slot in slots], node)
             flying.add(split.number)
             self.observe("map", split, self)

@@ -42,7 +42,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from . import _holdfast, exchange, parts, sources, tables
+from . import _holdfast, exchange, parts, places, sources, tables
 from .errors import HoldfastError, InvalidError
 from .progress import shown
 from .sort import Order
@@ -142,14 +142,14 @@ class Records:
 
     framing: sources.Framing
 
-    def items(self, split, secret):
+    def items(self, split, access):
         """The records of a split."""
-        with sources.open_split(split, secret) as file:
+        with sources.open_split(split, access) as file:
             yield from records(sources.chunks(file, split, self.framing), self.framing)
 
-    def front(self, split, secret):
+    def front(self, split, access):
         """Those of its front, for the sample."""
-        return records([sources.front(split, self.framing, secret)], self.framing)
+        return records([sources.front(split, self.framing, access)], self.framing)
 
 
 #: Types of values that hold no others.
@@ -198,12 +198,12 @@ class Mapping:
     boundaries: tuple
     token: str
     memory: int
-    secret: str = None
+    access: places.Access = places.Access()
 
     def __call__(self, split, targets, attempt):
         options = {"token": self.token, "split": split.number, "attempt": attempt, "memory": self.memory}
         mapper = _holdfast.Mapper(_PAIRS.rules(), list(self.boundaries), targets, **options)
-        pairs = pairs_of(self.map, self.reading.items(split, self.secret), place(split), self.key)
+        pairs = pairs_of(self.map, self.reading.items(split, self.access), place(split), self.key)
         for some in self.combined(pairs) if self.combine else batches(pairs):
             mapper.push_pairs([(key, value_bytes(value)) for key, value in some])
         return mapper.finish()
@@ -246,7 +246,7 @@ class Finishing:
     reduce: Any
     output: str
     memory: int
-    secret: str = None
+    access: places.Access = places.Access()
     #: How values are given to `reduce`, if not one by one; and how what it answers is written.
     values: Any = None
     writing: Any = parts.Lines()
@@ -260,7 +260,7 @@ class Finishing:
                 yield from some
 
         path = part(self.output, partition) + self.writing.suffix
-        with self.writing.part(path, self.secret) as written:
+        with self.writing.part(path, self.access) as written:
             for raw, group in itertools.groupby(pairs(), key=lambda pair: pair[0]):
                 key = key_of(raw)
                 try:
@@ -288,12 +288,12 @@ class Finishing:
         return answer if isinstance(answer, (list, types.GeneratorType)) else (answer,)
 
 
-def sample(map, key, splits, reading, wanted, secret):
+def sample(map, key, splits, reading, wanted, access):
     """Keys of the records at the fronts of some splits, as boundaries."""
     taken = []
     chosen = sources.sampled(splits)
     for split in chosen:
-        keys = [found for found, _ in pairs_of(map, reading.front(split, secret), place(split), key)]
+        keys = [found for found, _ in pairs_of(map, reading.front(split, access), place(split), key)]
         step = max(1, len(keys) * len(chosen) // max(1, wanted))
         taken += [_holdfast.pair_boundary(found) for found in keys[::step]]
     return taken
@@ -301,10 +301,12 @@ def sample(map, key, splits, reading, wanted, secret):
 
 def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local", format=None, columns=None,
         record=None, prefixed=False, delimiter=10, values=None, output_format=None, output_schema=None,
-        memory=exchange.MEMORY_BYTES, temp=None, resume=False, secret=None, split_bytes=sources.SPLIT_BYTES,
-        progress=True, observe=None):
-    """Runs a job (see this module) of files that every node sees, or ``holdfast://`` paths, into the new
-    directory `output`, which is made with those above it. `memory` is in bytes and a node's. `format` is ``"csv"`` or ``"parquet"``, `columns`
+        memory=exchange.MEMORY_BYTES, temp=None, resume=False, secret=None, s3=None,
+        split_bytes=sources.SPLIT_BYTES, progress=True, observe=None):
+    """Runs a job (see this module) of files that every node sees, or ``holdfast://`` and ``s3://`` paths, into the
+    new directory `output`, which is made with those above it. `secret` is the file with a Holdfast node's secret, and
+    `s3` a dict of ``endpoint``, ``key``, ``secret``, ``region`` or ``profile``, each where it is not to be found as
+    Amazon's own tools find it on each node. `memory` is in bytes and a node's. `format` is ``"csv"`` or ``"parquet"``, `columns`
     are the names of those that are read (for CSV also a ``pyarrow.Schema``), `key` is the key's column.
     `values` is ``"arrow"``, or the type of the values where it is known: a ``pyarrow.DataType``, or a
     ``pyarrow.Schema`` of dicts. `output_format` is ``"csv"`` or ``"parquet"``, `output_schema` their columns.
@@ -318,14 +320,15 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
     began = time.monotonic()
     inputs, output = sources.paths_of(inputs), os.fspath(output)
     writing, taking = parts.written_as(output_format, output_schema), tables.taken_as(values)
-    goal = Target(output, True, doing="reduce", suffix=writing.suffix, resume=resume, secret=secret)
+    access = places.access_of(secret, s3)
+    goal = Target(output, True, doing="reduce", suffix=writing.suffix, resume=resume, access=access)
     if format is not None:
-        splits, reading = tables.splits_of(inputs, format, columns, split_bytes, secret)
+        splits, reading = tables.splits_of(inputs, format, columns, split_bytes, access)
     else:
         if map is None or columns is not None:
             raise InvalidError("run a job of records: give `map`, and `format` where the input is a table")
         framing = sources.Framing(record, prefixed, delimiter)
-        splits, reading = sources.splits_of(inputs, framing, split_bytes, secret), Records(framing)
+        splits, reading = sources.splits_of(inputs, framing, split_bytes, access), Records(framing)
     with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
         bar.tell("sample")
@@ -333,7 +336,7 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
         token = _holdfast.draw_token()
 
         def drawn():
-            taken = sample(map, key, splits, reading, wanted * exchange.SAMPLES_A_PARTITION, secret)
+            taken = sample(map, key, splits, reading, wanted * exchange.SAMPLES_A_PARTITION, access)
             # A key that fills a partition alone has it by two boundaries, and not as records that are equal.
             return [(body, False) for body, _ in _PAIRS.rules().boundaries(taken, wanted)[0]]
 
@@ -359,10 +362,10 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
                 splits,
                 len(boundaries) + 1,
                 temp=temp,
-                mapping=Mapping(map, combine, key, reading, boundaries, token, mapper, secret),
-                finishing=Finishing(reduce, target.temporary, sorter, secret, taking, writing),
+                mapping=Mapping(map, combine, key, reading, boundaries, token, mapper, access),
+                finishing=Finishing(reduce, target.temporary, sorter, access, taking, writing),
                 token=token,
-                secret=secret,
+                access=access,
                 observe=observe,
                 done=done,
                 note=note,

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from . import sources, tables
+from . import places, sources, tables
 from .errors import FullError, HoldfastError, InvalidError
 
 #: Rows that are turned into Arrow at once: a row group of Parquet has them.
@@ -60,17 +60,18 @@ def unwritten(path, e):
 class Part:
     """The file of a part, which is begun by its first bytes, or by `begin`."""
 
-    def __init__(self, path, secret):
-        self.path, self.secret = path, secret
-        self.stored = sources.is_stored(path)
+    def __init__(self, path, access):
+        self.path, self.access = path, access
+        self.remote = places.is_remote(path)
         self.file = None
         #: Bytes, or None where there is no file.
         self.written = None
 
     def begin(self):
         try:
-            if self.stored:
-                self.file = sources.open_stored(self.path, "wb", self.secret)
+            if self.remote:
+                place, name = places.remote(self.path, self.access)
+                self.file = place.open(name, "wb")
             else:
                 self.file = open(self.path, "wb", 1 << 20)
         except FileNotFoundError as e:
@@ -82,7 +83,7 @@ class Part:
     def close(self):
         self.written = self.file.tell()
         try:
-            if not self.stored:
+            if not self.remote:
                 self.file.flush()
                 os.fsync(self.file.fileno())
             self.file.close()
@@ -92,7 +93,7 @@ class Part:
     def give_up(self):
         """Its bytes are no part; a file that is left is written anew, or goes with the output."""
         if self.file is not None:
-            self.file.abandon() if self.stored else self.file.close()
+            self.file.abandon() if self.remote else self.file.close()
 
 
 class LinesPart(Part):
@@ -115,13 +116,13 @@ class Lines:
 
     suffix = ""
 
-    def part(self, path, secret):
-        return LinesPart(path, secret)
+    def part(self, path, access):
+        return LinesPart(path, access)
 
 
 class RowsPart(Part):
-    def __init__(self, path, secret, format, schema):
-        super().__init__(path, secret)
+    def __init__(self, path, access, format, schema):
+        super().__init__(path, access)
         self.format, self.schema = format, schema
         self.rows, self.writer = [], None
         # For sentences: the rows that wait are of these.
@@ -233,8 +234,8 @@ class Rows:
     def suffix(self):
         return f".{self.format}"
 
-    def part(self, path, secret):
-        return RowsPart(path, secret, self.format, self.schema)
+    def part(self, path, access):
+        return RowsPart(path, access, self.format, self.schema)
 
 
 def written_as(output_format, output_schema):

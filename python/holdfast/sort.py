@@ -3,7 +3,8 @@
     holdfast.sort(["/data/a", "/data/b"], "/data/sorted", ray="local")
 
 or ``python3 -m holdfast.sort --ray ADDRESS -o OUT IN...``, which ``holdfast sort --ray ADDRESS`` runs.
-Every node must see inputs and output: on a shared file system, or as ``holdfast://NODE:PORT/PATH``.
+Every node must see inputs and output: on a shared file system, or as ``holdfast://NODE:PORT/PATH`` or
+``s3://BUCKET/KEY``.
 """
 
 import argparse
@@ -13,10 +14,16 @@ import os
 import sys
 import time
 
-from . import _holdfast, exchange, sources
+from . import _holdfast, exchange, places, sources
 from .errors import CorruptError, HoldfastError, InvalidError
 from .progress import shown
 from .target import Target, part
+
+
+#: The first byte of keys that are uniform, and how many there are: of the sort benchmark's two kinds of records.
+UNIFORM = {"bytes": (0, 256), "ascii": (32, 95)}
+#: Bytes of a key that part such keys finely enough.
+KEY_DIGITS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Mapping:
     boundaries: tuple
     token: str
     memory: int
-    secret: str = None
+    access: places.Access = places.Access()
 
     def __call__(self, split, targets, attempt):
         mapper = _holdfast.Mapper(
@@ -61,8 +68,8 @@ class Mapping:
             attempt=attempt,
             memory=self.memory,
         )
-        if sources.is_stored(split.path):
-            with sources.open_split(split, self.secret) as file:
+        if places.is_remote(split.path):
+            with sources.open_split(split, self.access) as file:
                 for piece in sources.chunks(file, split, self.order.framing()):
                     mapper.push(piece)
             if split.end == split.stamp[0]:
@@ -81,13 +88,14 @@ class Finishing:
     parts: bool
     memory: int
     threads: int
-    secret: str = None
+    access: places.Access = places.Access()
 
     def __call__(self, receiver, partition, offset):
         rules = self.order.rules()
-        if sources.is_stored(self.output):
+        if places.is_remote(self.output):
             sums = receiver.sum(partition)
-            with sources.open_stored(part(self.output, partition), "wb", self.secret) as file:
+            place, name = places.remote(part(self.output, partition), self.access)
+            with place.open(name, "wb") as file:
                 sorted_ = receiver.sorted(rules, partition, self.memory, self.threads)
                 while (piece := sorted_.next_bytes()) is not None:
                     file.write(piece)
@@ -103,20 +111,49 @@ class Finishing:
         return receiver.sort_to(rules, partition, path, offset, self.memory, self.threads)
 
 
-def sample(order, splits, wanted, secret=None):
+def sample(order, splits, wanted, access=places.Access()):
     """Records of some splits, spread over them."""
     rules, taken = order.rules(), []
     chosen = sources.sampled(splits)
     for split in chosen:
-        taken += rules.sample(sources.front(split, order.framing(), secret), -(-wanted // len(chosen)))
+        taken += rules.sample(sources.front(split, order.framing(), access), -(-wanted // len(chosen)))
     return taken
 
 
+def check_uniform(order, uniform):
+    if uniform not in UNIFORM:
+        raise InvalidError(f"sort with uniform={uniform!r:.60}: give one of {', '.join(map(repr, UNIFORM))}")
+    if not order.record or order.keys or order.letters or order.end is None:
+        raise InvalidError("sort by uniform keys: give the length of a record and the place of its key, and nothing else")
+
+
+def evenly(order, uniform, wanted):
+    """What stands for a sample where keys are known to be uniform: records whose keys part all that there may be
+    into equal ranges."""
+    first, letters = UNIFORM[uniform]
+    digits = min(KEY_DIGITS, order.end - order.start)
+    made = []
+    for n in range(wanted):
+        number, key = (2 * n + 1) * letters**digits // (2 * wanted), []
+        for _ in range(digits):
+            number, digit = divmod(number, letters)
+            key.append(first + digit)
+        record = bytearray(order.record)
+        record[order.start : order.start + digits] = bytes(reversed(key))
+        made.append(bytes(record))
+    return made
+
+
 def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BYTES, temp=None, parts=False,
-        replace=False, resume=False, secret=None, split_bytes=sources.SPLIT_BYTES, progress=True, observe=None):
+        replace=False, resume=False, secret=None, s3=None, uniform=None, split_bytes=sources.SPLIT_BYTES, progress=True,
+        observe=None):
     """Sorts `inputs` into the file `output`, or with `parts` (and always into Holdfast) into a directory of
     one file a partition. `memory` is in bytes and a node's, all buffers together. `temp` are the
-    directories for what is under way, on each node one receiver each. Returns :class:`exchange.Stats`.
+    directories for what is under way, on each node one receiver each. `secret` and `s3` are as in
+    :mod:`holdfast.mapreduce`. With `uniform`, ``"bytes"`` or ``"ascii"`` (the printable characters and the space), the
+    keys of records of a fixed length are known to be random, and nothing is read for a sample: the sort benchmark
+    calls that Indy, and Daytona what looks. If they are not, the sort is right and slower. Returns
+    :class:`exchange.Stats`.
 
     With `resume` a job goes on that was interrupted at the same call: what it has finished is not done again. Where
     standard error is a terminal, a line there says how far it is, unless `progress` is False.
@@ -126,9 +163,12 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
     """
     began = time.monotonic()
     inputs, output = sources.paths_of(inputs), os.fspath(output)
-    goal = Target(output, parts, doing="sort", replace=replace, resume=resume, secret=secret)
+    access = places.access_of(secret, s3)
+    goal = Target(output, parts, doing="sort", replace=replace, resume=resume, access=access)
     order.rules()
-    splits = sources.splits_of(inputs, order.framing(), split_bytes, secret)
+    if uniform is not None:
+        check_uniform(order, uniform)
+    splits = sources.splits_of(inputs, order.framing(), split_bytes, access)
     with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
         bar.tell("sample")
@@ -136,7 +176,8 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
         token = _holdfast.draw_token()
 
         def drawn():
-            taken = sample(order, splits, wanted * exchange.SAMPLES_A_PARTITION, secret)
+            samples = wanted * exchange.SAMPLES_A_PARTITION
+            taken = evenly(order, uniform, samples) if uniform else sample(order, splits, samples, access)
             return order.rules().boundaries(taken, wanted)[0]
 
         def length_of(result):
@@ -151,10 +192,10 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
                 splits,
                 1 + sum(1 + alone for _, alone in boundaries),
                 temp=temp,
-                mapping=Mapping(order, tuple(boundaries), token, mapper, secret),
-                finishing=Finishing(order, target.temporary, target.parts, sorter, threads, secret),
+                mapping=Mapping(order, tuple(boundaries), token, mapper, access),
+                finishing=Finishing(order, target.temporary, target.parts, sorter, threads, access),
                 token=token,
-                secret=secret,
+                access=access,
                 observe=observe,
                 done=target.finished(length_of),
                 note=target.note,
@@ -200,7 +241,7 @@ def parser():
     )
     add = parser.add_argument
     add("--help", action="help", help="print help")
-    add("inputs", nargs="+", metavar="IN", help="files that every node sees, or holdfast://NODE:PORT/PATH")
+    add("inputs", nargs="+", metavar="IN", help="files that every node sees, or holdfast://NODE:PORT/PATH or s3://BUCKET/KEY")
     add("--ray", default="local", metavar="ADDRESS", help="Ray's address; `local` starts one here")
     add("-o", "--output", required=True, metavar="OUT", help="the file, or with --parts the directory")
     add("--parts", action="store_true", help="a file a partition")
@@ -219,7 +260,9 @@ def parser():
     add("--record", type=int, metavar="BYTES", help="records of so many bytes")
     add("--record-key", metavar="OFFSET:LENGTH", help="the key of such records")
     add("--length-prefixed", action="store_true", help="records of a length and so many bytes")
+    add("--uniform", choices=sorted(UNIFORM), help="keys are random bytes or text: no sample is read (Indy)")
     add("--secret", metavar="FILE", help="the secret of Holdfast's node, for holdfast:// paths")
+    add("--s3-endpoint", metavar="URL", help="for s3:// paths; keys are found as Amazon's tools find them")
     add("--stats", action="store_true", help="say at the end what was done, for people")
     add("--picture", metavar="FILE.svg", help="draw what each node did when")
     add("--json", action="store_true", help="the same as an object")
@@ -261,6 +304,8 @@ def main(arguments=None):
             replace=options.replace,
             resume=options.resume,
             secret=options.secret,
+            s3={"endpoint": options.s3_endpoint} if options.s3_endpoint else None,
+            uniform=options.uniform,
         )
     except (HoldfastError, OSError) as e:
         print(f"holdfast sort: {e}", file=sys.stderr)

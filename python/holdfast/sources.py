@@ -1,13 +1,13 @@
-"""What jobs read and where they write: splits of files, the records that begin in each, and names in Holdfast.
-Used by all that is of jobs; it knows neither Ray nor what records mean.
+"""What jobs read: splits of files, and the records that begin in each. Used by all that is of jobs; it knows
+neither Ray nor what records mean.
 """
 
 import dataclasses
-import functools
 import os
 import stat
 from dataclasses import dataclass
 
+from . import places
 from .errors import InvalidError, NotFoundError, RetryError
 
 #: Bytes of a split: enough that a mapper's start is little beside it, few enough that one is no loss.
@@ -48,47 +48,22 @@ class Framing:
     delimiter: int = 10
 
 
-def is_stored(path):
-    """Whether a path is in Holdfast."""
-    return path.startswith("holdfast://")
-
-
-@functools.lru_cache(maxsize=None)
-def client_of(node, secret):
-    """This process's client of a node."""
-    from .client import connect as connect_client
-
-    return connect_client(node or None, secret=secret)
-
-
-def stored_client(path, secret):
-    """A client, and a path's name in Holdfast, of ``holdfast://NODE:PORT/PATH``."""
-    node, _, name = path[len("holdfast://") :].partition("/")
-    return client_of(node, secret), "/" + name
-
-
-def open_stored(path, mode, secret):
-    """A file of Holdfast."""
-    client, name = stored_client(path, secret)
-    return client.open(name, mode)
-
-
 def unseen(path):
     """The error of a node that has no directory to write a part into, where the driver made one."""
     return NotFoundError(
         f"write `{path}` on node {os.uname().nodename}: it does not see the output's directory: every node must, by "
-        "a file system that all share or as holdfast://NODE:PORT/PATH"
+        "a file system that all share or as holdfast:// or s3:// paths"
     )
 
 
-def stamp(path, secret):
+def stamp(path, access):
     """Length, and what changes when somebody writes."""
-    if is_stored(path):
-        client, name = stored_client(path, secret)
-        info = client.stat(name, follow=True)
-        if not info.is_file():
+    if places.is_remote(path):
+        place, name = places.remote(path, access)
+        mark = place.stamp(name)
+        if mark is None:
             raise InvalidError(f"read `{path}`: it is no file: give files")
-        return (info.size, info.mtime_ns, info.id)
+        return mark
     try:
         info = os.stat(path)
     except FileNotFoundError as e:
@@ -98,11 +73,11 @@ def stamp(path, secret):
     return (info.st_size, info.st_mtime_ns, info.st_ino)
 
 
-def splits_of(inputs, framing, split_bytes, secret=None):
+def splits_of(inputs, framing, split_bytes, access=places.Access()):
     """Cuts inputs into splits, at the borders of records where these are known beforehand."""
     splits = []
     for path in inputs:
-        mark = stamp(path, secret)
+        mark = stamp(path, access)
         size = mark[0]
         if framing.record and size % framing.record:
             raise InvalidError(
@@ -120,8 +95,8 @@ def splits_of(inputs, framing, split_bytes, secret=None):
     return splits
 
 
-def check_stamp(split, secret):
-    if stamp(split.path, secret) != split.stamp:
+def check_stamp(split, access):
+    if stamp(split.path, access) != split.stamp:
         raise RetryError(f"read `{split.path}`: it changed since the job began: nobody may write to the input")
 
 
@@ -158,8 +133,11 @@ def chunks(file, split, framing):
                     yield piece
 
 
-def open_split(split, secret):
-    return open_stored(split.path, "rb", secret) if is_stored(split.path) else open(split.path, "rb")
+def open_split(split, access):
+    if not places.is_remote(split.path):
+        return open(split.path, "rb")
+    place, name = places.remote(split.path, access)
+    return place.open(name, "rb")
 
 
 def sampled(splits):
@@ -167,11 +145,11 @@ def sampled(splits):
     return splits[:: max(1, len(splits) // SAMPLE_SPLITS)]
 
 
-def front(split, framing, secret):
+def front(split, framing, access):
     """Whole records from a split's front, for the sample."""
     length = min(split.end - split.start, SAMPLE_BYTES)
     if framing.record:
         length -= length % framing.record
     short = dataclasses.replace(split, end=split.start + length)
-    with open_split(split, secret) as file:
+    with open_split(split, access) as file:
         return b"".join(chunks(file, short, framing))

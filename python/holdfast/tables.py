@@ -128,14 +128,14 @@ class Tables:
     columns: tuple = None
     types: Any = None
 
-    def items(self, split, secret):
+    def items(self, split, access):
         """The record batches of a split."""
-        with sources.open_split(split, secret) as file:
+        with sources.open_split(split, access) as file:
             yield from (self.parquet if self.format == "parquet" else self.csv)(split, file)
 
-    def front(self, split, secret):
+    def front(self, split, access):
         """Some rows of its front, for the sample."""
-        for batch in self.items(split, secret):
+        for batch in self.items(split, access):
             return [batch.slice(0, SAMPLE_ROWS)]
         return []
 
@@ -194,7 +194,7 @@ def header_of(path, front):
         raise InvalidError(f"read `{path}` as CSV: its first line names no columns: {e}") from None
 
 
-def splits_of(inputs, format, columns, split_bytes, secret=None):
+def splits_of(inputs, format, columns, split_bytes, access=sources.places.Access()):
     """The splits of tables, and how they are read. `columns` are names or a ``pyarrow.Schema``."""
     if format not in FORMATS:
         raise InvalidError(f"run a job of `{format}`: the formats are {listed(FORMATS)}, or None for records")
@@ -204,13 +204,13 @@ def splits_of(inputs, format, columns, split_bytes, secret=None):
     if format == "parquet":
         if types is not None:
             raise InvalidError("read Parquet: its files say the types of columns: give `columns` as names")
-        splits = [s for path in inputs for s in row_groups(path, names, split_bytes, secret)]
+        splits = [s for path in inputs for s in row_groups(path, names, split_bytes, access)]
         numbered = [dataclasses.replace(split, number=n) for n, split in enumerate(splits)]
         return numbered, Tables(format, names)
     splits, headers = [], {}
-    for split in sources.splits_of(inputs, _LINES, split_bytes, secret):
+    for split in sources.splits_of(inputs, _LINES, split_bytes, access):
         if split.path not in headers:
-            front = sources.front(split, _LINES, secret)
+            front = sources.front(split, _LINES, access)
             headers[split.path] = header = header_of(split.path, front)
             check_columns(split.path, names or (), header)
             if types is None:
@@ -232,12 +232,12 @@ def typed(path, front, header):
     return pyarrow.schema([f.with_type(text) if pyarrow.types.is_null(f.type) else f for f in schema])
 
 
-def row_groups(path, names, split_bytes, secret):
+def row_groups(path, names, split_bytes, access):
     """Splits of a file of Parquet; what they hold uncompressed is their length."""
     pyarrow = arrow()
-    mark = sources.stamp(path, secret)
+    mark = sources.stamp(path, access)
     whole = sources.Split(0, path, 0, mark[0], mark)
-    with sources.open_split(whole, secret) as file:
+    with sources.open_split(whole, access) as file:
         try:
             about = pyarrow.parquet.ParquetFile(file)
         except pyarrow.ArrowInvalid as e:

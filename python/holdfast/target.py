@@ -1,5 +1,6 @@
 """A job's output: under a temporary name until it is whole, with a manifest beside it of the partitions that
-are finished, by which a job that was interrupted goes on. Used by :mod:`holdfast.sort` and
+are finished, by which a job that was interrupted goes on. In S3, where a prefix cannot be renamed, it has its name
+at once, and is whole when it says so by an object of its own. Used by :mod:`holdfast.sort` and
 :mod:`holdfast.mapreduce`; it knows places, and nothing of what is written there.
 
 The manifest is lines of JSON: the inputs as they were and the boundaries, then a line for each partition that
@@ -13,10 +14,11 @@ import os
 import secrets
 import shutil
 
-from . import sources
+from . import places
 from .errors import DeniedError, ExistsError, FullError, InvalidError, NotFoundError, RetryError, UnsupportedError
 
 MARK = ".holdfast-sort-"
+PART = "part-"
 MANIFEST = ".manifest"
 #: Of the manifest's form: docs/formats/shuffle.md.
 VERSION = 1
@@ -26,7 +28,7 @@ WORTH_RESUMING = (RetryError, FullError, KeyboardInterrupt)
 
 def part(directory, partition):
     """The name of a part; in the order of these is the order of the records."""
-    return f"{directory}/part-{partition:05}"
+    return f"{directory}/{PART}{partition:05}"
 
 
 def sync_directory(path):
@@ -39,51 +41,73 @@ def sync_directory(path):
 
 class Target:
     """An output for as long as a job takes: the file `output`, or with `parts` a directory of files; into
-    Holdfast always the latter. With `resume` it is what an interrupted job left, if there is any."""
+    Holdfast and S3 always the latter. With `resume` it is what an interrupted job left, if there is any."""
 
-    def __init__(self, output, parts, *, doing, suffix="", replace=False, resume=False, secret=None):
-        self.output, self.resume, self.secret = output, resume, secret
+    def __init__(self, output, parts, *, doing, suffix="", replace=False, resume=False, access):
+        self.output, self.resume, self.access = output, resume, access
         self.doing, self.suffix = doing, suffix
-        self.stored = sources.is_stored(output)
-        self.parts = parts or self.stored
-        if self.exists(output) and not replace:
-            raise ExistsError(f"{doing} to `{output}`: it exists: choose another name")
+        self.remote = places.is_remote(output)
+        #: Whether an output gets its name when it is whole.
+        self.renames = not self.remote or self.place(output)[0].renames
+        if not self.renames:
+            self.check_key(replace)
+        self.parts = parts or self.remote
         self.replace = replace
-        self.directory, self.name = os.path.split(output.rstrip("/") if self.stored else os.path.abspath(output))
+        self.directory, self.name = os.path.split(output.rstrip("/") if self.remote else os.path.abspath(output))
+        if self.exists(output) and not replace and not (resume and not self.renames and self.left()):
+            why = "" if self.renames else f"; what has no `{places.SUCCESS}` was interrupted, and goes on with `resume`"
+            raise ExistsError(f"{doing} to `{output}`: it exists: choose another name{why}")
         self.temporary, self.found = None, None
         self.lock = None
         # What there is to go on with is not this job's before it has shown that it is the same.
         self.foreign = False
 
+    def place(self, path):
+        return places.remote(path, self.access)
+
+    def check_key(self, replace):
+        if "/" not in self.output[len(places.S3) :].strip("/"):
+            raise InvalidError(f"{self.doing} to `{self.output}`: give a bucket and a prefix, s3://BUCKET/PREFIX")
+        if replace:
+            raise UnsupportedError(
+                f"{self.doing} to `{self.output}`: objects cannot be replaced all at once: choose another prefix, or remove "
+                "these first"
+            )
+
     def exists(self, path):
-        if not self.stored:
+        if not self.remote:
             return os.path.lexists(path)
-        client, name = sources.stored_client(path, self.secret)
-        return client.exists(name)
+        place, name = self.place(path)
+        return place.exists(name)
 
     def __enter__(self):
         left = self.left() if self.resume else None
         if left:
-            self.temporary = f"{self.directory}/{left}"
+            self.named(left)
             self.found = self.read()
             if self.found and self.exists(self.temporary):
                 self.foreign = True
                 return self
             # It was ended before there was anything to go on with.
             self.forget()
-        self.temporary = f"{self.directory}/.{self.name}{MARK}{secrets.token_hex(4)}"
+        self.named(f".{self.name}{MARK}{secrets.token_hex(4)}")
         self.found = None
-        if not self.stored:
+        if not self.remote:
             self.make_directory()
-        if self.stored:
-            client, name = sources.stored_client(self.temporary, self.secret)
-            client.make_dir(name, parents=True)
+        if self.remote:
+            place, name = self.place(self.temporary)
+            place.make_directory(name)
         elif self.parts:
             os.mkdir(self.temporary)
         else:
             with open(self.temporary, "xb"):
                 pass
         return self
+
+    def named(self, temporary):
+        """Where parts are written, and where the manifest is."""
+        self.manifest = f"{self.directory}/{temporary}{MANIFEST}"
+        self.temporary = f"{self.directory}/{temporary}" if self.renames else self.output.rstrip("/")
 
     def make_directory(self):
         """The output's directory with those above it, as users of other engines expect."""
@@ -103,10 +127,9 @@ class Target:
     def left(self):
         """The temporary name whose manifest is the newest."""
         front, found = f".{self.name}{MARK}", []
-        if self.stored:
-            client, directory = sources.stored_client(self.directory, self.secret)
-            with contextlib.suppress(NotFoundError):
-                found = [(entry.info.mtime_ns, entry.name) for entry in client.list(directory)]
+        if self.remote:
+            place, directory = self.place(self.directory)
+            found = [(mtime_ns, name) for name, _, mtime_ns in place.list(directory)]
         else:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.directory) as entries:
                 found = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if entry.name.startswith(front)]
@@ -115,13 +138,12 @@ class Target:
 
     def read(self):
         """The whole lines of the manifest that is there."""
-        path = self.temporary + MANIFEST
-        if self.stored:
-            client, name = sources.stored_client(path, self.secret)
-            raw = client.get(name)
+        if self.remote:
+            place, name = self.place(self.manifest)
+            raw = place.get(name)
         else:
-            self.hold(path)
-            with open(path, "rb") as file:
+            self.hold(self.manifest)
+            with open(self.manifest, "rb") as file:
                 raw = file.read()
         *whole, _ = raw.split(b"\n")
         return [json.loads(line) for line in whole]
@@ -150,7 +172,7 @@ class Target:
 
     def check(self, inputs, job):
         before = self.found[0]
-        anew = f"leave out `resume`, or remove `{self.temporary}{MANIFEST}`, to begin anew"
+        anew = f"leave out `resume`, or remove `{self.manifest}`, to begin anew"
         if before.get("version") != VERSION:
             raise UnsupportedError(f"resume `{self.output}`: another version of this package wrote its manifest: {anew}")
         old, new = dict(map(tuple_of, before["inputs"])), dict(map(tuple_of, inputs))
@@ -161,13 +183,13 @@ class Target:
         if list(old) != list(new) or before["job"] != job:
             raise InvalidError(f"resume `{self.output}`: it was another job ({before['job']}): {anew}")
         self.lines = [json.dumps(line) for line in self.found]
-        if not self.stored:
+        if not self.remote:
             # What follows must not be behind a line that is cut.
-            with open(self.temporary + MANIFEST, "r+b") as file:
+            with open(self.manifest, "r+b") as file:
                 file.truncate(sum(len(line) + 1 for line in self.raw()))
 
     def raw(self):
-        with open(self.temporary + MANIFEST, "rb") as file:
+        with open(self.manifest, "rb") as file:
             *whole, _ = file.read().split(b"\n")
         return whole
 
@@ -184,17 +206,17 @@ class Target:
         return done
 
     def lengths(self):
-        if self.stored:
-            client, name = sources.stored_client(self.temporary, self.secret)
-            return {entry.name: entry.info.size for entry in client.list(name)}
+        if self.remote:
+            place, name = self.place(self.temporary)
+            # Where parts are written to the output itself, what others put there is not the job's.
+            return {entry: size for entry, size, _ in place.list(name) if self.renames or entry.startswith(PART)}
         with os.scandir(self.temporary) as entries:
             return {entry.name: entry.stat().st_size for entry in entries}
 
     def remove(self, path):
-        if self.stored:
-            client, name = sources.stored_client(path, self.secret)
-            with contextlib.suppress(NotFoundError):
-                client.delete(name, recursive=True)
+        if self.remote:
+            place, name = self.place(path)
+            place.remove(name)
         elif os.path.isdir(path):
             shutil.rmtree(path)
         elif os.path.lexists(path):
@@ -202,19 +224,18 @@ class Target:
 
     def note(self, partition, result, sums):
         """Writes down a partition that is durable."""
-        if not self.stored and self.parts:
+        if not self.remote and self.parts:
             sync_directory(self.temporary)
         self.write({"partition": partition, "result": result, "sums": sums})
 
     def write(self, line):
         self.lines.append(json.dumps(line))
-        path = self.temporary + MANIFEST
-        if self.stored:
-            client, name = sources.stored_client(path, self.secret)
-            client.put(name, "".join(f"{line}\n" for line in self.lines).encode(), replace=True)
+        if self.remote:
+            place, name = self.place(self.manifest)
+            place.put(name, "".join(f"{line}\n" for line in self.lines).encode())
             return
         if self.lock is None:
-            self.hold(path)
+            self.hold(self.manifest)
             sync_directory(self.directory)
         self.lock.write(self.lines[-1].encode() + b"\n")
         self.lock.flush()
@@ -222,12 +243,14 @@ class Target:
 
     def complete(self, length):
         """Gives it its name, when all of it is durable."""
-        if self.stored:
-            client, name = sources.stored_client(self.output, self.secret)
-            _, temporary = sources.stored_client(self.temporary, self.secret)
+        if not self.renames:
+            place, name = self.place(f"{self.temporary}/{places.SUCCESS}")
+            place.put(name, b"")
+        elif self.remote:
+            place, name = self.place(self.output)
             if self.replace:
                 self.remove(self.output)
-            client.rename(temporary, name)
+            place.rename(self.place(self.temporary)[1], name)
         else:
             if not self.parts:
                 os.truncate(self.temporary, length)
@@ -237,7 +260,7 @@ class Target:
             for directory in {self.output, self.directory}:
                 if os.path.isdir(directory):
                     sync_directory(directory)
-        self.remove(self.temporary + MANIFEST)
+        self.remove(self.manifest)
 
     def __exit__(self, kind, *_):
         if kind and not self.foreign and not (self.resume and issubclass(kind, WORTH_RESUMING)):
@@ -246,8 +269,12 @@ class Target:
             self.lock.close()
 
     def forget(self):
-        for path in (self.temporary, self.temporary + MANIFEST):
-            self.remove(path)
+        if self.renames:
+            self.remove(self.temporary)
+        else:
+            for name in self.lengths():
+                self.remove(f"{self.temporary}/{name}")
+        self.remove(self.manifest)
         if self.lock is not None:
             self.lock.close()
             self.lock = None

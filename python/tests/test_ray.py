@@ -99,6 +99,29 @@ def test_records_and_prefixed_records(cluster, tmp_path):
     assert (tmp_path / "out2").read_bytes() == b"".join(len(b).to_bytes(4, "big") + b for b in sorted(bodies))
 
 
+@pytest.mark.parametrize(("uniform", "first", "letters"), [("bytes", 0, 256), ("ascii", 32, 95)])
+def test_uniform_keys_need_no_sample(cluster, tmp_path, monkeypatch, uniform, first, letters):
+    from holdfast.sort import Order
+
+    draw = random.Random(7)
+    records = [bytes(first + draw.randrange(letters) for _ in range(10)) for _ in range(20_000)]
+    (tmp_path / "in").write_bytes(b"".join(records))
+    order = Order(record=10, start=2, end=8)
+    # Two receivers a node.
+    options = {"uniform": uniform, "order": order, "parts": True, "temp": [str(tmp_path / "a"), str(tmp_path / "b")]}
+    monkeypatch.setattr("holdfast.sort.sample", None)
+    stats = sort(tmp_path / "in", tmp_path / "out", **options)
+    assert parts(tmp_path / "out") == b"".join(sorted(records, key=lambda record: record[2:8]))
+    sizes = [path.stat().st_size for path in (tmp_path / "out").iterdir()]
+    assert len(sizes) == stats.partitions > 3
+    assert max(sizes) < 1.2 * sum(sizes) / len(sizes)
+    # What is said of the keys is not true: it is sorted all the same.
+    alike = [record[:2] + b"none" + record[6:] for record in records]
+    (tmp_path / "in").write_bytes(b"".join(alike))
+    sort(tmp_path / "in", tmp_path / "alike", **options)
+    assert parts(tmp_path / "alike") == b"".join(sorted(alike, key=lambda record: record[2:8]))
+
+
 def words(line):
     for word in line.split():
         yield word.decode(), 1
@@ -356,6 +379,10 @@ def test_bad_input_has_a_sentence(cluster, text, tmp_path, monkeypatch):
         sort(tmp_path / "nowhere", tmp_path / "out")
     with fails(errors.InvalidError, "no whole number of records of 7"):
         sort(text, tmp_path / "out", order=Order(record=7))
+    with pytest.raises(errors.InvalidError, match="give the length of a record"):
+        sort(text, tmp_path / "out", uniform="bytes")
+    with pytest.raises(errors.InvalidError, match="'bytes', 'ascii'"):
+        sort(text, tmp_path / "out", uniform="often", order=Order(record=10, end=4))
     with fails(errors.UnsupportedError, "Ray 1.9.0", "pip install"):
         exchange.check_version("1.9.0")
     with fails(errors.UnsupportedError, "Ray 3.0.1"):

@@ -167,6 +167,12 @@ struct SortOptions {
     /// With --ray: replace OUT if it exists
     #[arg(long, requires = "ray")]
     replace: bool,
+    /// With --ray: keys of --record are random bytes or text, so that no sample is read (Indy)
+    #[arg(long, requires = "ray", value_name = "bytes|ascii")]
+    uniform: Option<String>,
+    /// With --ray: where s3:// paths are; keys are found as Amazon's tools find them
+    #[arg(long, requires = "ray", value_name = "URL")]
+    s3_endpoint: Option<String>,
     /// With --ray: draw what each node did when, as SVG
     #[arg(long, requires = "ray", value_name = "FILE")]
     picture: Option<PathBuf>,
