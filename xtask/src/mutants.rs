@@ -191,7 +191,15 @@ impl Binaries {
             let features = "holdfast-chunk/interleaved,holdfast-log/interleaved";
             let built = cargo(
                 root,
-                &["test", "--workspace", "--no-run", "--features", features, "--test", "interleaved"],
+                &[
+                    "test",
+                    "--workspace",
+                    "--no-run",
+                    "--features",
+                    features,
+                    "--test",
+                    "interleaved",
+                ],
             )?;
             tests.extend(built.lines().filter_map(test_binary));
         }

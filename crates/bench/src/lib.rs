@@ -11,6 +11,7 @@
 mod blob;
 mod cache;
 mod cluster;
+mod exchange;
 mod incast;
 mod iobench;
 mod limits;
@@ -31,6 +32,7 @@ use blob::BlobBench;
 use cache::CacheBench;
 use clap::Subcommand;
 use cluster::ClusterBench;
+use exchange::ExchangeBench;
 use holdfast_base::Result;
 use holdfast_command::output::Output;
 use incast::IncastBench;
@@ -58,6 +60,8 @@ pub enum Bench {
     /// A node lost in a real cluster with limited links: time of repair and what the foreground
     /// feels of it, beside fixed rates
     Recovery(RecoveryBench),
+    /// The exchange of a sort over many servers, simulated packet by packet
+    Exchange(ExchangeBench),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(SchedulerBench),
     /// A cluster under load that loses a node; and what three copies cost beside one
@@ -84,6 +88,7 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Cache(options) => cache::run(options, out),
         Bench::Blob(options) => blob::run(options, out),
         Bench::Incast(options) => incast::run(options, out),
+        Bench::Exchange(options) => exchange::run(options, out),
         Bench::Recovery(options) => recovery::run(options, out),
         Bench::Scheduler(options) => scheduler::run(options, out),
         Bench::Cluster(options) => cluster::run(options, out),

@@ -16,5 +16,6 @@ pub mod output;
 pub mod pairs;
 pub mod receiver;
 mod sender;
+pub mod simulated;
 pub mod sorter;
 mod spool;

@@ -90,6 +90,7 @@ fn gets_over_tls_run() {
 #[test]
 fn incast_and_the_scheduler_run() {
     runs("incast --servers 5 --rounds 2");
+    runs("exchange --servers 3 --blocks 2 --buffer 64K --rate 400");
     runs("table -n 3");
     runs("scheduler --nodes 20 --chunks 100 -e 1");
 }
