@@ -46,6 +46,7 @@ mod route;
 mod s3;
 mod s3_walk;
 mod scribe;
+mod scribe_carriers;
 mod shards;
 mod shop;
 mod sort;
