@@ -9,6 +9,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint, Secret};
+use holdfast_command::files::read_text;
 use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
 use holdfast_env::net::Credentials;
@@ -21,6 +22,8 @@ use holdfast_scribe::batch::{self, Messages};
 use holdfast_scribe::carrier;
 use holdfast_scribe::door;
 use holdfast_scribe::store::{self, Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use holdfast_scribe::stores::translate::translate;
+use holdfast_scribe::stores::{self, Stores};
 use holdfast_wire::{log::Retention, scribe as msg};
 use serde_json::json;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -57,6 +60,12 @@ pub enum Scribe {
     },
     /// Say how categories are doing
     Status,
+    /// Print an old scribe.conf as stores for an agent (--stores), with a sentence for what has no equivalent
+    Translate {
+        /// The scribe.conf
+        #[arg(value_name = "FILE")]
+        conf: PathBuf,
+    },
     /// Print what an agent keeps aside since no category takes it; while the agent does not run
     Aside {
         /// The agent's spool
@@ -67,6 +76,7 @@ pub enum Scribe {
 
 /// `holdfast scribe agent`.
 #[derive(Args, Debug)]
+#[command(after_long_help = stores::EXAMPLE)]
 pub struct AgentOptions {
     /// Directory that keeps messages until their topics have them; this agent's alone
     #[arg(long, value_name = "DIR")]
@@ -87,6 +97,10 @@ pub struct AgentOptions {
     /// How long an agent that is told to end goes on to bring out what its spool has
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     drain: u64,
+    /// What becomes of messages, by category: their topic, files, nothing (TOML; --help shows one) [default:
+    /// their topics]
+    #[arg(long, value_name = "FILE")]
+    stores: Option<PathBuf>,
     #[command(flatten)]
     carry: CarryOptions,
 }
@@ -125,6 +139,7 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
     match command {
         Scribe::Agent(options) => agent(options, out),
         Scribe::Aside { spool } => print_aside(spool, out),
+        Scribe::Translate { conf } => print_translated(conf, out),
         Scribe::Tail { category, from, no_follow, reader } => {
             let tail = Tail { category, from: *from, follow: !no_follow, reader: reader.as_deref() };
             tail.run(&mut connect()?, out)
@@ -196,6 +211,12 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
     let _ = local::raise_descriptors(local::DESCRIPTORS_WANTED);
     let budget = Budget::new(Budget::default_bytes(local::memory_bytes()));
     let carries = options.carry.settings(&options.spool, &budget)?;
+    let stores = match &options.stores {
+        None => Stores::default(),
+        Some(file) => read_text(file)
+            .and_then(|text| Stores::parse(&text))
+            .map_err(|e| e.context(format_args!("use `{}`", file.display())))?,
+    };
     let settings = Settings {
         spool: options.spool.clone(),
         bounds: Bounds {
@@ -204,6 +225,7 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
             drive: Drive::Threads,
         },
         listen,
+        stores,
         to,
         client: ClientOptions {
             read_timeout: Some(SILENCE_MAX),
@@ -215,7 +237,8 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
         connections_max: door::CONNECTIONS_MAX,
         budget,
     };
-    let agent = Agent::start(settings, Arc::new(RealDisk), &RealRng, Arc::new(RealClock::new()))?;
+    let disk = Arc::new(RealDisk);
+    let agent = Agent::start(settings, disk, Arc::new(RealRng), Arc::new(RealClock::new()))?;
     let (address, spool) = (agent.address().to_string(), agent.spool());
     let carries = agent.carries().map(|address| address.to_string());
     out.line(
@@ -325,6 +348,14 @@ impl Tail<'_> {
             next = page.next;
         }
     }
+}
+
+/// The stores, and what is wrong with them here, if anything is.
+fn print_translated(conf: &Path, out: &mut Output) -> Result<()> {
+    let doing = |e: Error| e.context(format_args!("translate `{}`", conf.display()));
+    let toml = read_text(conf).and_then(|text| translate(&text)).map_err(doing)?;
+    out.line(|| toml.trim_end().to_owned(), || json!({"stores": toml}))?;
+    Stores::parse(&toml).map(drop).map_err(doing)
 }
 
 fn print_aside(spool: &Path, out: &mut Output) -> Result<()> {

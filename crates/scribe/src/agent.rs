@@ -6,10 +6,12 @@ use crate::batch::Position;
 use crate::carrier::{self, Carries};
 use crate::category::Category;
 use crate::door::{self, Service};
+use crate::files::{Files, WithFiles};
 use crate::hops::{Hop, Hops};
 use crate::intake::Intake;
 use crate::spool::Progress;
 use crate::store::{Bounds, Store};
+use crate::stores::Stores;
 use holdfast_base::Result;
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::runtime::Runtime;
@@ -43,6 +45,8 @@ pub struct Settings {
     pub bounds: Bounds,
     /// Where Scribe's clients are served.
     pub listen: SocketAddr,
+    /// What becomes of messages, by category.
+    pub stores: Stores,
     /// Nodes of one cluster, or carriers on the way to it: each spool likes another one best.
     pub to: Vec<Endpoint>,
     pub client: ClientOptions,
@@ -83,11 +87,13 @@ impl Agent {
     pub fn start(
         settings: Settings,
         disk: Arc<dyn Disk>,
-        rng: &dyn Rng,
+        rng: Arc<dyn Rng>,
         clock: Arc<dyn Clock>,
     ) -> Result<Agent> {
-        let store = Arc::new(Store::open(disk, &settings.spool, settings.bounds, rng)?);
-        let intake = Intake::start(store.clone())?;
+        let store = Store::open(disk.clone(), &settings.spool, settings.bounds, &*rng)?;
+        let store = Arc::new(store);
+        let files = Files::new(disk, clock.clone(), settings.stores.files().to_vec());
+        let intake = Intake::start(Arc::new(WithFiles { spool: store.clone(), files }))?;
         let spool = store.look(|core| core.id().0);
         let hops = || Hops::new(settings.to.clone(), spool, settings.client.clone(), clock.clone());
         let shared = Arc::new(Shared {
@@ -104,7 +110,7 @@ impl Agent {
         let counts = shared.clone();
         let carried = carries.as_ref().map(Carries::counts);
         let since_s = (clock.unix_ms() / 1000) as i64;
-        let service = Service::new(intake, since_s, move || {
+        let service = Service::new(intake, (settings.stores, rng), since_s, move || {
             let mut counters = counts.counters();
             counters.extend(carried.iter().flat_map(|carried| carried()));
             counters

@@ -47,6 +47,7 @@ mod s3;
 mod s3_walk;
 mod scribe;
 mod scribe_carriers;
+mod scribe_stores;
 mod shards;
 mod shop;
 mod sort;
