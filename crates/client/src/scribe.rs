@@ -30,10 +30,21 @@ impl Client {
     ) -> Result<Vec<msg::Position>> {
         let mut body = Vec::with_capacity(batches.iter().map(|batch| 4 + batch.len()).sum());
         batches.iter().for_each(|batch| put_bytes(&mut body, batch));
+        self.scribe_carry(categories, &[&body], batches.len())
+    }
+
+    /// As [`Client::scribe_append`], of `count` batches that lie in several bodies already, each batch behind
+    /// its length (u32).
+    pub fn scribe_carry(
+        &mut self,
+        categories: Vec<String>,
+        bodies: &[&[u8]],
+        count: usize,
+    ) -> Result<Vec<msg::Position>> {
         let append = msg::Append { categories };
-        let ticket = self.submit(wire::OP_SCRIBE_APPEND, &append, &[&body])?;
+        let ticket = self.submit(wire::OP_SCRIBE_APPEND, &append, bodies)?;
         let answer: msg::Positions = decode(&self.wait(ticket)?)?;
-        positions(answer, batches.len())
+        positions(answer, count)
     }
 
     /// Where a spool is in each of these categories.

@@ -2,21 +2,28 @@
 //! messages.
 
 use crate::cli::Limits;
+use crate::credentials::NodeCredentials;
 use crate::log::{as_json, kept_for, text_or_hex};
 use clap::{Args, Subcommand};
-use holdfast_base::Result;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
-use holdfast_client::{Client, ClientOptions, Endpoint};
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, ClientOptions, Endpoint, Secret};
+use holdfast_command::files::read_text;
 use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
+use holdfast_env::net::Credentials;
+use holdfast_env::tls::{CertificateFiles, Certificates};
 use holdfast_env::{Budget, RealClock, RealDisk, RealRng, event, local, signals};
 use holdfast_log::Drive;
 use holdfast_scribe::agent::{Agent, Settings};
 use holdfast_scribe::aside::{self, Aside};
 use holdfast_scribe::batch::{self, Messages};
+use holdfast_scribe::carrier;
 use holdfast_scribe::door;
 use holdfast_scribe::store::{self, Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use holdfast_scribe::stores::translate::translate;
+use holdfast_scribe::stores::{self, Stores};
 use holdfast_wire::{log::Retention, scribe as msg};
 use serde_json::json;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -53,6 +60,12 @@ pub enum Scribe {
     },
     /// Say how categories are doing
     Status,
+    /// Print an old scribe.conf as stores for an agent (--stores), with a sentence for what has no equivalent
+    Translate {
+        /// The scribe.conf
+        #[arg(value_name = "FILE")]
+        conf: PathBuf,
+    },
     /// Print what an agent keeps aside since no category takes it; while the agent does not run
     Aside {
         /// The agent's spool
@@ -63,11 +76,13 @@ pub enum Scribe {
 
 /// `holdfast scribe agent`.
 #[derive(Args, Debug)]
+#[command(after_long_help = stores::EXAMPLE)]
 pub struct AgentOptions {
     /// Directory that keeps messages until their topics have them; this agent's alone
     #[arg(long, value_name = "DIR")]
     spool: PathBuf,
-    /// Nodes of the cluster, HOST:PORT or unix:/path: the first that answers is used
+    /// Nodes of the cluster, HOST:PORT or unix:/path, or agents that carry (--carry-port): each spool uses
+    /// another one of them first, and the next one while that is away
     #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "ADDRESS")]
     to: Vec<String>,
     /// Port for Scribe's clients; 0 for any that is free
@@ -82,6 +97,30 @@ pub struct AgentOptions {
     /// How long an agent that is told to end goes on to bring out what its spool has
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     drain: u64,
+    /// What becomes of messages, by category: their topic, files, nothing (TOML; --help shows one) [default:
+    /// their topics]
+    #[arg(long, value_name = "FILE")]
+    stores: Option<PathBuf>,
+    #[command(flatten)]
+    carry: CarryOptions,
+}
+
+/// An agent as a carrier.
+#[derive(Args, Debug)]
+pub struct CarryOptions {
+    /// Carry for other agents, which name this port with --to; 0 for any that is free [default: off]
+    #[arg(long, value_name = "PORT")]
+    carry_port: Option<u16>,
+    /// Address on which agents are carried for; beyond loopback with --carry-tls alone
+    #[arg(long, default_value = "127.0.0.1", requires = "carry_port", value_name = "HOST")]
+    carry_listen: IpAddr,
+    /// What agents prove (their --secret); several carriers share one [default: `secret` in the spool's
+    /// directory, drawn at the first start]
+    #[arg(long, requires = "carry_port", value_name = "FILE")]
+    carry_secret: Option<PathBuf>,
+    /// Directory with node.pem, node.key and ca.pem, as a node has it: TLS for agents on other machines
+    #[arg(long, requires = "carry_port", value_name = "DIR")]
+    carry_tls: Option<PathBuf>,
 }
 
 fn spool_bytes(text: &str) -> std::result::Result<u64, String> {
@@ -100,6 +139,7 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
     match command {
         Scribe::Agent(options) => agent(options, out),
         Scribe::Aside { spool } => print_aside(spool, out),
+        Scribe::Translate { conf } => print_translated(conf, out),
         Scribe::Tail { category, from, no_follow, reader } => {
             let tail = Tail { category, from: *from, follow: !no_follow, reader: reader.as_deref() };
             tail.run(&mut connect()?, out)
@@ -169,6 +209,14 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
     secrets::close(&options.spool)
         .map_err(|e| e.context(format_args!("open the spool `{}`", options.spool.display())))?;
     let _ = local::raise_descriptors(local::DESCRIPTORS_WANTED);
+    let budget = Budget::new(Budget::default_bytes(local::memory_bytes()));
+    let carries = options.carry.settings(&options.spool, &budget)?;
+    let stores = match &options.stores {
+        None => Stores::default(),
+        Some(file) => read_text(file)
+            .and_then(|text| Stores::parse(&text))
+            .map_err(|e| e.context(format_args!("use `{}`", file.display())))?,
+    };
     let settings = Settings {
         spool: options.spool.clone(),
         bounds: Bounds {
@@ -177,6 +225,7 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
             drive: Drive::Threads,
         },
         listen,
+        stores,
         to,
         client: ClientOptions {
             read_timeout: Some(SILENCE_MAX),
@@ -184,19 +233,24 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
             reconnects_max: 1,
             ..secrets::options()
         },
+        carries,
         connections_max: door::CONNECTIONS_MAX,
-        budget: Budget::new(Budget::default_bytes(local::memory_bytes())),
+        budget,
     };
-    let agent = Agent::start(settings, Arc::new(RealDisk), &RealRng, Arc::new(RealClock::new()))?;
+    let disk = Arc::new(RealDisk);
+    let agent = Agent::start(settings, disk, Arc::new(RealRng), Arc::new(RealClock::new()))?;
     let (address, spool) = (agent.address().to_string(), agent.spool());
+    let carries = agent.carries().map(|address| address.to_string());
     out.line(
         || {
             let to = options.to.join(", ");
+            let carries =
+                carries.as_ref().map_or(String::new(), |at| format!(", carries for agents at {at}"));
             format!(
-                "holdfast scribe agent serves {address}, spool {spool}, brings messages to {to}"
+                "holdfast scribe agent serves {address}, spool {spool}, brings messages to {to}{carries}"
             )
         },
-        || json!({"event": "ready", "scribe": address, "spool": spool}),
+        || json!({"event": "ready", "scribe": address, "spool": spool, "carries": carries}),
     )?;
     signals::wait_for_shutdown()?;
     let left = agent.end(Duration::from_secs(options.drain));
@@ -209,6 +263,38 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
         },
         || json!({"event": "ending", "batches_left": left}),
     )
+}
+
+impl CarryOptions {
+    fn settings(&self, spool: &Path, budget: &Arc<Budget>) -> Result<Option<carrier::Settings>> {
+        let Some(port) = self.carry_port else { return Ok(None) };
+        let listen = SocketAddr::new(self.carry_listen, port);
+        let doing = |e: Error| e.context(format_args!("carry for agents at `{listen}`"));
+        if !listen.ip().is_loopback() && self.carry_tls.is_none() {
+            return Err(doing(Error::invalid(
+                "it leads to other machines, and without certificates everything would go there \
+                 unencrypted: name some with `--carry-tls DIR` (`holdfast cert node` makes them), or stay on \
+                 127.0.0.1",
+            )));
+        }
+        let secret = match &self.carry_secret {
+            Some(file) => file.clone(),
+            None => secrets::of_cluster(spool).map_err(doing)?,
+        };
+        let credentials = match &self.carry_tls {
+            None => None,
+            Some(own) => {
+                let [chain, key, authorities] =
+                    ["node.pem", "node.key", "ca.pem"].map(|name| own.join(name));
+                let files = CertificateFiles { chain, key, authorities, more: Vec::new() };
+                let certificates = Certificates::load(&files).map_err(doing)?;
+                let own = NodeCredentials::new(certificates, false).map_err(doing)?;
+                Some(Arc::new(own) as Arc<dyn Credentials>)
+            }
+        };
+        let (secret, budget) = (Secret::load(&secret).map_err(doing)?, budget.clone());
+        Ok(Some(carrier::Settings { listen, secret, credentials, budget }))
+    }
 }
 
 /// What `tail` is asked for.
@@ -262,6 +348,14 @@ impl Tail<'_> {
             next = page.next;
         }
     }
+}
+
+/// The stores, and what is wrong with them here, if anything is.
+fn print_translated(conf: &Path, out: &mut Output) -> Result<()> {
+    let doing = |e: Error| e.context(format_args!("translate `{}`", conf.display()));
+    let toml = read_text(conf).and_then(|text| translate(&text)).map_err(doing)?;
+    out.line(|| toml.trim_end().to_owned(), || json!({"stores": toml}))?;
+    Stores::parse(&toml).map(drop).map_err(doing)
 }
 
 fn print_aside(spool: &Path, out: &mut Output) -> Result<()> {

@@ -1,19 +1,24 @@
 //! `scribe agent`: a door beside an application, a spool on its disk, and a thread that brings what is kept
-//! to the topics, through whichever node answers. Ends when what it holds is delivered, or its time is up.
+//! to the topics, through whichever node or carrier answers; and, where that is asked for, a port on which it
+//! carries for other agents. Ends when what it holds is delivered, or its time is up.
 
 use crate::batch::Position;
+use crate::carrier::{self, Carries};
 use crate::category::Category;
 use crate::door::{self, Service};
+use crate::files::{Files, WithFiles};
+use crate::hops::{Hop, Hops};
 use crate::intake::Intake;
 use crate::spool::Progress;
 use crate::store::{Bounds, Store};
-use holdfast_base::{Error, Result};
+use crate::stores::Stores;
+use holdfast_base::Result;
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::runtime::Runtime;
 use holdfast_env::tasks::{self, Stop, Task};
 use holdfast_env::{Budget, Clock, Disk, HoldMutex, Rng, event};
 use holdfast_wire::scribe as msg;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -40,9 +45,13 @@ pub struct Settings {
     pub bounds: Bounds,
     /// Where Scribe's clients are served.
     pub listen: SocketAddr,
-    /// Nodes of one cluster: the first that answers is used.
+    /// What becomes of messages, by category.
+    pub stores: Stores,
+    /// Nodes of one cluster, or carriers on the way to it: each spool likes another one best.
     pub to: Vec<Endpoint>,
     pub client: ClientOptions,
+    /// Where it carries for other agents, if it does.
+    pub carries: Option<carrier::Settings>,
     pub connections_max: usize,
     /// What may be held for clients.
     pub budget: Arc<Budget>,
@@ -50,9 +59,7 @@ pub struct Settings {
 
 struct Shared {
     store: Arc<Store>,
-    /// The node that is asked first, in front.
-    to: Mutex<VecDeque<Endpoint>>,
-    client: ClientOptions,
+    hops: Hops,
     clock: Arc<dyn Clock>,
     stop: Stop,
     /// Why messages do not leave, while they do not; which categories take nothing.
@@ -73,40 +80,56 @@ pub struct Agent {
     service: Arc<Service>,
     shared: Arc<Shared>,
     forwards: Task,
+    carries: Option<Carries>,
 }
 
 impl Agent {
     pub fn start(
         settings: Settings,
         disk: Arc<dyn Disk>,
-        rng: &dyn Rng,
+        rng: Arc<dyn Rng>,
         clock: Arc<dyn Clock>,
     ) -> Result<Agent> {
-        let store = Arc::new(Store::open(disk, &settings.spool, settings.bounds, rng)?);
-        let intake = Intake::start(store.clone())?;
+        let store = Store::open(disk.clone(), &settings.spool, settings.bounds, &*rng)?;
+        let store = Arc::new(store);
+        let files = Files::new(disk, clock.clone(), settings.stores.files().to_vec());
+        let intake = Intake::start(Arc::new(WithFiles { spool: store.clone(), files }))?;
+        let spool = store.look(|core| core.id().0);
+        let hops = || Hops::new(settings.to.clone(), spool, settings.client.clone(), clock.clone());
         let shared = Arc::new(Shared {
             store,
-            to: Mutex::new(settings.to.into()),
-            client: settings.client,
+            hops: hops(),
             clock: clock.clone(),
             stop: Stop::new(),
             trouble: Mutex::default(),
             refused: Mutex::default(),
             told_copied: Mutex::default(),
         });
+        let start = |carries| Carries::start(carries, hops(), clock.clone());
+        let carries = settings.carries.map(start).transpose()?;
         let counts = shared.clone();
+        let carried = carries.as_ref().map(Carries::counts);
         let since_s = (clock.unix_ms() / 1000) as i64;
-        let service = Service::new(intake, since_s, move || counts.counters());
+        let service = Service::new(intake, (settings.stores, rng), since_s, move || {
+            let mut counters = counts.counters();
+            counters.extend(carried.iter().flat_map(|carried| carried()));
+            counters
+        });
         let (connections, budget) = (settings.connections_max, settings.budget);
         let door = door::serve(settings.listen, service.clone(), connections, budget)?;
         let runs = shared.clone();
         let forwards = tasks::spawn("scribe-forward", move || runs.run())?;
-        Ok(Agent { door, service, shared, forwards })
+        Ok(Agent { door, service, shared, forwards, carries })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.door.address()
+    }
+
+    /// Where it carries for other agents, if it does.
+    pub fn carries(&self) -> Option<SocketAddr> {
+        self.carries.as_ref().map(Carries::address)
     }
 
     /// The spool's identity.
@@ -118,6 +141,9 @@ impl Agent {
     /// in the spool, for the next start.
     pub fn end(self, most: Duration) -> usize {
         drop(self.door);
+        if let Some(carries) = self.carries {
+            carries.end();
+        }
         self.service.intake().end();
         let left = self.shared.store.wait_delivered(most);
         self.shared.stop.request();
@@ -152,18 +178,17 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut client = None;
+        let mut hop = None;
         while !self.stop.is_requested() {
             let resting = self.resting();
             let most = if resting.is_empty() { IDLE } else { REFUSED_REST };
             if !self.store.wait_to_send(most, &self.stop, &resting) {
                 continue;
             }
-            let sent = self.forward(&mut client, resting);
+            let sent = self.forward(&mut hop, resting);
             if let Err(e) = &sent {
-                client = None;
-                // It may be the node: the next one has the next attempt.
-                self.to.held().rotate_left(1);
+                // It may be the hop: the next one has the next attempt.
+                self.hops.failed(&mut hop);
                 self.trouble(&e.message);
             }
             if !matches!(sent, Ok(true)) {
@@ -203,19 +228,8 @@ impl Shared {
     }
 
     /// Sends what there is, from the front; whether something was delivered.
-    fn forward(
-        &self,
-        client: &mut Option<Client>,
-        mut without: BTreeSet<Category>,
-    ) -> Result<bool> {
-        let client = match client {
-            Some(client) => client,
-            none => {
-                let mut connected = self.connect()?;
-                self.ask(&mut connected)?;
-                none.insert(connected)
-            }
-        };
+    fn forward(&self, hop: &mut Option<Hop>, mut without: BTreeSet<Category>) -> Result<bool> {
+        let client = self.hops.reach(hop, |client| self.ask(client))?;
         let mut delivered = 0;
         let mut from = self.store.look(|core| core.first_to_send(&without));
         while let Some(at) = from
@@ -227,20 +241,11 @@ impl Shared {
             }
             from = next;
         }
+        self.hops.worked(hop);
         if without.is_empty() {
             self.goes_on();
         }
         Ok(delivered > 0)
-    }
-
-    /// To the first node that answers.
-    fn connect(&self) -> Result<Client> {
-        let mut others: Vec<Endpoint> = self.to.held().iter().cloned().collect();
-        if others.is_empty() {
-            return Err(Error::invalid("bring messages to a node: none was named"));
-        }
-        let first = others.remove(0);
-        Client::connect(&first, &ClientOptions { others, ..self.client.clone() })
     }
 
     /// Where the spool is, before anything is sent: what topics have already is not sent again.

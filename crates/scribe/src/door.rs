@@ -5,12 +5,12 @@ use crate::aside::BEGINNING_BYTES_MAX;
 use crate::batch::MESSAGE_BYTES_MAX;
 use crate::call::{self, Answer, Call, Entry, Health, LENGTH_BYTES, Method, Reply, encode_reply};
 use crate::category::Category;
-use crate::gather::Messages;
 use crate::intake::{Bad, Intake, Taken};
+use crate::stores::{Sorted, Stores};
 use holdfast_base::Result;
-use holdfast_env::HoldMutex;
 use holdfast_env::budget::{Budget, Share};
 use holdfast_env::runtime::{self, Activity, Place, Places, Runtime, Stream};
+use holdfast_env::{HoldMutex, Rng};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -29,6 +29,7 @@ const OVERALL: &str = "scribe_overall";
 
 const GOOD: &str = "received good";
 const BAD: &str = "received bad";
+const IGNORED: &str = "ignored";
 const LATER: &str = "requests told to try later";
 
 /// What the door does with calls.
@@ -36,6 +37,9 @@ pub struct Service {
     intake: Intake,
     counts: Mutex<BTreeMap<String, i64>>,
     since_s: i64,
+    stores: Stores,
+    /// What decides about buckets by chance.
+    rng: Arc<dyn Rng>,
     /// More counts, made when they are asked for.
     more: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
 }
@@ -44,10 +48,12 @@ impl Service {
     /// Alive since that second of 1970's calendar; `more` counts are answered beside those of the door.
     pub fn new(
         intake: Intake,
+        (stores, rng): (Stores, Arc<dyn Rng>),
         since_s: i64,
         more: impl Fn() -> Vec<(String, i64)> + Send + Sync + 'static,
     ) -> Arc<Service> {
-        Arc::new(Service { intake, counts: Mutex::default(), since_s, more: Box::new(more) })
+        let (counts, more) = (Mutex::default(), Box::new(more));
+        Arc::new(Service { intake, counts, since_s, stores, rng, more })
     }
 
     pub fn intake(&self) -> &Intake {
@@ -72,23 +78,25 @@ impl Service {
         }
     }
 
-    /// The messages that can be taken. What never can be is counted: its client is told OK, as Scribe does,
-    /// for it would send it for ever.
-    fn messages(&self, entries: &[Entry<'_>]) -> Messages {
-        let mut messages = Vec::with_capacity(entries.len());
+    /// The messages that can be taken, and how many of each category. What never can be is counted: its
+    /// client is told OK, as Scribe does, for it would send it for ever.
+    fn messages(&self, entries: &[Entry<'_>]) -> (Sorted, BTreeMap<Category, i64>) {
+        let (mut sorted, mut good) = (Sorted::default(), BTreeMap::<Category, i64>::new());
+        sorted.messages.messages.reserve(entries.len());
         let mut bad = Vec::new();
         for Entry { category: name, message } in entries {
-            let category = Category::of_bytes(name).ok();
-            let why = match category {
-                None => "its category's name is none",
-                Some(category) if !self.intake.knows_or_may(&category) => {
-                    "there are too many categories"
-                }
-                Some(_) if message.len() > MESSAGE_BYTES_MAX => "it is too long",
-                Some(category) => {
-                    messages.push((category, message.to_vec()));
-                    continue;
-                }
+            let why = match Category::of_bytes(name) {
+                Err(_) => "its category's name is none",
+                Ok(_) if message.len() > MESSAGE_BYTES_MAX => "it is too long",
+                Ok(category) => match self.sort(&category, message, &mut sorted) {
+                    Err(why) => why,
+                    Ok(is_kept) => {
+                        if is_kept {
+                            *good.entry(category).or_default() += 1;
+                        }
+                        continue;
+                    }
+                },
             };
             let kept = &message[..message.len().min(BEGINNING_BYTES_MAX)];
             bad.push(Bad {
@@ -102,24 +110,51 @@ impl Service {
             self.count(None, BAD, bad.len() as i64);
             self.intake.aside(bad);
         }
-        Messages { messages }
+        (sorted, good)
+    }
+
+    /// Puts a message where its category's store says; whether anybody keeps it.
+    fn sort(
+        &self,
+        category: &Category,
+        message: &[u8],
+        to: &mut Sorted,
+    ) -> std::result::Result<bool, &'static str> {
+        const TOO_MANY: &str = "there are too many categories";
+        if self.stores.are_topics() {
+            if !self.intake.knows_or_may(category) {
+                return Err(TOO_MANY);
+            }
+            to.messages.messages.push((category.clone(), message.to_vec()));
+            return Ok(true);
+        }
+        let sorted = self.stores.sort(category, message, &|| self.rng.next_u64())?;
+        let mut topics = sorted.messages.messages.iter();
+        let may = topics.all(|(category, _)| self.intake.knows_or_may(category))
+            && sorted.lines.iter().all(|(place, _)| self.intake.may_write(place));
+        if !may {
+            return Err(TOO_MANY);
+        }
+        let is_kept = !sorted.is_nothing();
+        to.append(sorted);
+        Ok(is_kept)
     }
 
     async fn log(&self, entries: &[Entry<'_>]) -> Answer {
-        let call = self.messages(entries);
-        if call.messages.is_empty() {
-            return Answer::Ok;
-        }
-        let mut good: BTreeMap<Category, i64> = BTreeMap::new();
-        for (category, _) in &call.messages {
-            *good.entry(category.clone()).or_default() += 1;
-        }
-        let taken = runtime::answer(|done| self.intake.take(call, done)).await;
+        let (call, good) = self.messages(entries);
+        let ignored = call.ignored.clone();
+        let taken = match call.is_nothing() {
+            true => Some(Taken { answer: Answer::Ok, never: Vec::new() }),
+            false => runtime::answer(|done| self.intake.take(call, done)).await,
+        };
         match taken {
             Some(Taken { answer: Answer::Ok, never }) => {
                 for (category, n) in &good {
                     let is_never = never.contains(category);
                     self.count(Some(category), if is_never { BAD } else { GOOD }, *n);
+                }
+                for (category, n) in &ignored {
+                    self.count(Some(category), IGNORED, *n);
                 }
                 Answer::Ok
             }

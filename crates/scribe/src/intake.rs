@@ -6,6 +6,7 @@ use crate::batch::Packed;
 use crate::call::Answer;
 use crate::category::Category;
 use crate::gather::{Messages, Round};
+use crate::stores::{Lines, Place, Sorted};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{HoldMutex, event};
@@ -32,7 +33,18 @@ pub trait Keeps: Send + Sync + 'static {
     fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept>;
     /// Keeps aside what can never be taken, as far as it has a place for that.
     fn keep_aside(&self, _: &[Aside<'_>]) {}
+    /// Whether lines may be written to files of this place at all.
+    fn may_write(&self, _: &Place) -> bool {
+        false
+    }
+    /// Writes lines to files, durably, and waits for it.
+    fn write(&self, _: &Lines<'_>) -> Unwritten {
+        BTreeMap::new()
+    }
 }
+
+/// Of which places lines were not written, and why; a part of them may have been.
+pub type Unwritten = BTreeMap<Place, Error>;
 
 /// What a call comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +75,7 @@ impl Bad {
 
 #[derive(Default)]
 struct Queue {
-    calls: VecDeque<(Messages, Done)>,
+    calls: VecDeque<(Sorted, Done)>,
     bytes: usize,
     bad: Vec<Bad>,
     bad_bytes: usize,
@@ -98,17 +110,23 @@ impl Intake {
         self.shared.keeps.knows_or_may(category)
     }
 
+    pub fn may_write(&self, place: &Place) -> bool {
+        self.shared.keeps.may_write(place)
+    }
+
     /// Why clients are told to try later, if they are.
     pub fn trouble(&self) -> Option<String> {
         self.shared.queue.held().trouble.clone()
     }
 
     /// Has the messages of a call kept.
-    pub fn take(&self, call: Messages, done: Done) {
+    pub fn take(&self, call: Sorted, done: Done) {
         let cost = call.cost();
         let mut queue = self.shared.queue.held();
         let waits = queue.bytes + cost;
-        let full = waits > WAITING_BYTES_MAX.max(cost) || !self.shared.keeps.has_room(waits);
+        // Lines for files need no room in a spool.
+        let has_room = call.messages.messages.is_empty() || self.shared.keeps.has_room(waits);
+        let full = waits > WAITING_BYTES_MAX.max(cost) || !has_room;
         if queue.ending || full {
             let tell = !queue.ending && queue.trouble.is_none();
             if tell {
@@ -163,28 +181,48 @@ impl Shared {
         }
         let bad = std::mem::take(&mut queue.bad);
         queue.bad_bytes = 0;
-        let (mut round, mut bytes, mut waiting) = (Round::default(), 0, Vec::new());
+        let (mut bytes, mut calls) = (0, Vec::new());
         while bytes < ROUND_BYTES_MAX
             && let Some((call, done)) = queue.calls.pop_front()
         {
             bytes += call.cost();
-            let groups = round.add(&call);
-            waiting.push((call, groups, done));
+            calls.push((call, done));
         }
         drop(queue);
         if !bad.is_empty() {
             self.keeps.keep_aside(&bad.iter().map(Bad::aside).collect::<Vec<_>>());
         }
-        if waiting.is_empty() {
-            return true;
+        if !calls.is_empty() {
+            self.keep(bytes, calls);
+        }
+        true
+    }
+
+    /// Has calls kept, and answers them. Files come first: a call whose lines are not written is sent again,
+    /// so nothing of it may count in a topic.
+    fn keep(&self, bytes: usize, calls: Vec<(Sorted, Done)>) {
+        let mut lines = Lines::new();
+        for (place, line) in calls.iter().flat_map(|(call, _)| &call.lines) {
+            lines.entry(place).or_default().push(line);
+        }
+        let unwritten = if lines.is_empty() { Unwritten::new() } else { self.keeps.write(&lines) };
+        drop(lines);
+        let (mut round, mut waiting) = (Round::default(), Vec::with_capacity(calls.len()));
+        for (call, done) in calls {
+            let is_written = call.lines.iter().all(|(place, _)| !unwritten.contains_key(place));
+            let groups = is_written.then(|| round.add(&call.messages));
+            waiting.push((call.messages, groups, done));
         }
         let not_kept = self.keeps.keep(round.pack());
         let later = |e: &&Error| e.kind != Kind::Invalid;
-        self.note(bytes, not_kept.iter().flat_map(BTreeMap::values).find(later));
+        let mut errors = not_kept.iter().flat_map(BTreeMap::values).chain(unwritten.values());
+        self.note(bytes, errors.find(later));
         for (call, groups, done) in waiting {
-            done(outcome(&call, &not_kept[groups]));
+            done(match groups {
+                Some(groups) => outcome(&call, &not_kept[groups]),
+                None => Taken { answer: Answer::TryLater, never: Vec::new() },
+            });
         }
-        true
     }
 
     fn note(&self, bytes: usize, trouble: Option<&Error>) {
@@ -249,5 +287,40 @@ mod tests {
         assert_eq!(of(&[&stopped], &not_kept[..1]), (Answer::Ok, vec![]));
         assert_eq!(of(&[&beyond, &good], &not_kept), (Answer::Ok, vec![beyond.clone()]));
         assert_eq!(of(&[&beyond], &not_kept[1..]), (Answer::Ok, vec![]));
+    }
+
+    /// Of a call whose lines were not written the messages were kept all the same; its client repeated it,
+    /// and they counted twice.
+    #[test]
+    fn of_a_call_whose_lines_are_not_written_nothing_counts_in_a_topic() {
+        struct NoFiles(Mutex<usize>);
+        impl Keeps for NoFiles {
+            fn knows_or_may(&self, _: &Category) -> bool {
+                true
+            }
+            fn has_room(&self, _: usize) -> bool {
+                true
+            }
+            fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept> {
+                let packed = groups.iter().flatten();
+                *self.0.held() += packed.map(|packed| packed.count as usize).sum::<usize>();
+                vec![NotKept::new(); groups.len()]
+            }
+            fn write(&self, lines: &Lines<'_>) -> Unwritten {
+                lines.keys().map(|place| ((*place).clone(), Error::retry("it is full"))).collect()
+            }
+        }
+        let keeps = Arc::new(NoFiles(Mutex::default()));
+        let intake = Intake::start(keeps.clone()).unwrap();
+        let category = Category::new("a").unwrap();
+        let messages = Messages { messages: vec![(category.clone(), b"m".to_vec())] };
+        let lines = vec![(Place { store: 0, category }, b"m".to_vec())];
+        for (lines, answer) in [(lines, Answer::TryLater), (vec![], Answer::Ok)] {
+            let call = Sorted { messages: messages.clone(), lines, ..Sorted::default() };
+            let (done, came) = std::sync::mpsc::channel();
+            intake.take(call, Box::new(move |taken| done.send(taken).unwrap()));
+            assert_eq!(came.recv().unwrap().answer, answer);
+        }
+        assert_eq!(*keeps.0.held(), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! Scribe: log messages of many machines, each once and in the order of its machine. A door that speaks
-//! Thrift ([`call`], [`door`]), spools that number what they keep and forward it ([`spool`], [`agent`]), and
-//! the topics of the log that take each batch once ([`view`], [`face`]). docs/decisions/0019 says why this
+//! Thrift ([`call`], [`door`]), spools that number what they keep and forward it ([`spool`], [`agent`]),
+//! carriers on the way ([`carry`]), and the topics of the log that take each batch once ([`view`], [`face`]). docs/decisions/0019 says why this
 //! is enough.
 #![forbid(unsafe_code)]
 
@@ -8,13 +8,19 @@ pub mod agent;
 pub mod aside;
 pub mod batch;
 pub mod call;
+pub mod carrier;
+pub mod carry;
 pub mod category;
 pub mod door;
 pub mod face;
+pub mod files;
 pub mod gather;
+pub mod hops;
 pub mod intake;
 pub mod reader;
 pub mod spool;
 pub mod store;
+pub mod stores;
 pub mod thrift;
 pub mod view;
+pub mod ways;

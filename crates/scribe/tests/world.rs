@@ -1,6 +1,7 @@
-//! Agents of Scribe as a guest of the simulated world: each numbers messages, keeps them, and sends batches through any node while
-//! faults are drawn, some of them by two ways, and begins again now and then. In the end a reader of the
-//! category, through whichever node, sees each message once, in its agent's order.
+//! Agents of Scribe as a guest of the simulated world: each numbers messages, keeps them, and sends batches
+//! through any node, or by one of two carriers, while faults are drawn, some of them by two ways, and begins
+//! again now and then. Carriers are killed with all that they have. In the end a reader of the category,
+//! through whichever node, sees each message once, in its agent's order.
 
 use holdfast_base::Result;
 use holdfast_base::checksum::crc32c;
@@ -9,6 +10,7 @@ use holdfast_base::ids::Index;
 use holdfast_env::HoldMutex;
 use holdfast_node::Node;
 use holdfast_scribe::batch::{self, Messages as Read, Position, SpoolId};
+use holdfast_scribe::carry::{Asked, Carrier, Outcome, Request};
 use holdfast_scribe::category::Category;
 use holdfast_scribe::face::ScribeFace;
 use holdfast_scribe::gather::{Messages, Round};
@@ -21,12 +23,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 const CLIENTS: usize = 2;
+const CARRIERS: usize = 2;
 const CATEGORY: &str = "Shared";
 /// Requests in which an agent brings out what it has, when the faults are over.
 const ATTEMPTS: usize = 200;
 
 /// One agent: what is on its disk, and its process.
 struct Agent {
+    name: String,
     log: Vec<(Index, Vec<u8>)>,
     spool: Spool,
     /// Texts that it has kept, in their order.
@@ -34,7 +38,19 @@ struct Agent {
 }
 
 #[derive(Default)]
-struct Agents(Mutex<BTreeMap<String, Arc<Mutex<Agent>>>>);
+struct Agents {
+    agents: Mutex<BTreeMap<String, Arc<Mutex<Agent>>>>,
+    carriers: [Mutex<Carrying>; CARRIERS],
+}
+
+/// A carrier's process: it has nothing else.
+#[derive(Default)]
+struct Carrying {
+    /// Who waits is an agent, by its name.
+    core: Carrier<String>,
+    /// Which process it is.
+    life: u64,
+}
 
 fn with_agents(seed: u64, planted: &[&str]) -> Report {
     let guests: Vec<fn() -> Arc<dyn Guest>> = vec![|| Arc::new(Agents::default())];
@@ -53,9 +69,25 @@ fn messages_of_agents_are_read_once_and_in_their_order() {
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
         seen.extend(report.seen.into_keys());
     }
-    for what in ["a spool was replayed", "a batch went by two ways", "messages were read once"] {
+    for what in [
+        "a spool was replayed",
+        "a batch went by two ways",
+        "a batch went by two carriers",
+        "a carrier gathered batches of two spools",
+        "a carrier was erased with batches in it",
+        "an answer came to a carrier that was gone",
+        "messages were read once",
+    ] {
         assert!(seen.contains(what), "{what}: {seen:?}");
     }
+}
+
+/// What a carrier says is of each spool's own; that one which answers early is noticed as well, the catalogue of
+/// planted bugs shows.
+#[test]
+fn a_carrier_that_mixes_up_spools_is_noticed() {
+    let mixes_up = |seed| with_agents(seed, &["scribe.carrier-mixes-up-spools"]);
+    assert!((1..=4).any(|seed| !mixes_up(seed).violations.is_empty()));
 }
 
 /// A check that never fails checks nothing.
@@ -75,7 +107,8 @@ fn category() -> Category {
 impl Agent {
     fn new(name: &str) -> Agent {
         let id = SpoolId(u64::from(crc32c(name.as_bytes())) + 1);
-        let mut agent = Agent { log: Vec::new(), spool: Spool::new(id), told: Vec::new() };
+        let (name, spool) = (name.to_owned(), Spool::new(id));
+        let mut agent = Agent { name, log: Vec::new(), spool, told: Vec::new() };
         let mark = agent.spool.mark();
         let index = agent.append(mark);
         agent.spool.marked(index);
@@ -134,7 +167,7 @@ fn append(batches: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
 impl Agents {
     fn agent(&self, visitor: &Visitor) -> Arc<Mutex<Agent>> {
         let begin = || Arc::new(Mutex::new(Agent::new(visitor.name())));
-        self.0.held().entry(visitor.name().to_owned()).or_insert_with(begin).clone()
+        self.agents.held().entry(visitor.name().to_owned()).or_insert_with(begin).clone()
     }
 }
 
@@ -159,6 +192,82 @@ async fn send(visitor: &Visitor, agent: &Mutex<Agent>, most: usize) {
     };
     for position in positions.positions {
         learn(visitor, agent, &position);
+    }
+}
+
+impl Agents {
+    /// As [`send`], by a carrier, which has batches of other agents, too. Some are left with it for whoever
+    /// comes next, and some die with it.
+    async fn send_by_carrier(&self, visitor: &Visitor, agent: &Mutex<Agent>, most: usize) {
+        let batches = agent.held().to_send(most);
+        let name = agent.held().name.clone();
+        if batches.is_empty() {
+            return;
+        }
+        let at = visitor.below(CARRIERS as u64) as usize;
+        self.leave(visitor, at, &name, &batches);
+        if visitor.below(6) == 0 {
+            self.leave(visitor, (at + 1) % CARRIERS, &name, &batches);
+            visitor.sometimes(true, "a batch went by two carriers");
+            self.carry(visitor, (at + 1) % CARRIERS).await;
+        }
+        // Others come to it meanwhile.
+        visitor.pause().await;
+        match visitor.below(6) {
+            0 => {
+                let mut carrier = self.carriers[at].held();
+                let has_some = carrier.core.waiting_bytes() > 0;
+                visitor.sometimes(has_some, "a carrier was erased with batches in it");
+                *carrier = Carrying { life: carrier.life + 1, ..Carrying::default() };
+            }
+            1 => {}
+            _ => self.carry(visitor, at).await,
+        }
+    }
+
+    fn leave(&self, visitor: &Visitor, at: usize, name: &str, batches: &[Vec<u8>]) {
+        let (meta, body) = append(batches);
+        let meta = msg::Append::from_bytes(&meta).expect("it was just made");
+        let asked = match Asked::append(meta, body) {
+            Ok(asked) => asked,
+            Err(e) => return visitor.violate(&e.message),
+        };
+        let from = u64::from(crc32c(name.as_bytes()));
+        let told = self.carriers[at].held().core.take(from, asked, name.to_owned());
+        self.tell(visitor, told);
+    }
+
+    /// One round of a carrier's. What it hears when it is gone, nobody hears.
+    async fn carry(&self, visitor: &Visitor, at: usize) {
+        let (round, life) = {
+            let mut carrier = self.carriers[at].held();
+            let Some(round) = carrier.core.next_round() else { return };
+            (round, carrier.life)
+        };
+        let Request::Append { categories, bodies, .. } = round.request() else { return };
+        let (meta, body) = (msg::Append { categories }.to_bytes(), bodies.concat());
+        visitor.sometimes(bodies.len() > 1, "a carrier gathered batches of two spools");
+        let gateway = visitor.any_gateway();
+        let answer = visitor.ask(gateway, wire::OP_SCRIBE_APPEND, meta, Some(&body)).await;
+        let positions = answer.and_then(|reply| Ok(msg::Positions::from_bytes(&reply.meta)?));
+        let told = {
+            let mut carrier = self.carriers[at].held();
+            if carrier.life != life {
+                visitor.sometimes(true, "an answer came to a carrier that was gone");
+                return;
+            }
+            carrier.core.came(round, positions.map(|positions| positions.positions))
+        };
+        self.tell(visitor, told);
+    }
+
+    fn tell(&self, visitor: &Visitor, told: Vec<(String, Outcome)>) {
+        for (name, outcome) in told {
+            let agent = self.agents.held()[&name].clone();
+            for position in outcome.into_iter().flatten() {
+                learn(visitor, &agent, &position);
+            }
+        }
     }
 }
 
@@ -235,20 +344,26 @@ impl Guest for Agents {
                     }
                 }
                 let most = 1 + visitor.below(4) as usize;
-                send(&visitor, &agent, most).await;
+                match visitor.below(3) {
+                    0 => send(&visitor, &agent, most).await,
+                    _ => self.send_by_carrier(&visitor, &agent, most).await,
+                }
             }
         })
     }
 
     fn check(self: Arc<Self>, visitor: Visitor) -> Work {
         Box::pin(async move {
-            let agents: Vec<_> = self.0.held().values().cloned().collect();
+            let agents: Vec<_> = self.agents.held().values().cloned().collect();
             for agent in &agents {
                 for _ in 0..ATTEMPTS {
                     if agent.held().spool.first_to_send(&BTreeSet::new()).is_none() {
                         break;
                     }
-                    send(&visitor, agent, 16).await;
+                    match visitor.below(2) {
+                        0 => send(&visitor, agent, 16).await,
+                        _ => self.send_by_carrier(&visitor, agent, 16).await,
+                    }
                     visitor.pause().await;
                 }
                 if agent.held().spool.pending() > 0 {

@@ -46,6 +46,8 @@ mod route;
 mod s3;
 mod s3_walk;
 mod scribe;
+mod scribe_carriers;
+mod scribe_stores;
 mod shards;
 mod shop;
 mod sort;

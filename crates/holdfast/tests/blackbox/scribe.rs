@@ -16,19 +16,26 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A running `holdfast scribe agent`.
-struct Agent {
+pub struct Agent {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    address: SocketAddr,
+    pub address: SocketAddr,
+    /// Where it carries for others.
+    pub carries: Option<SocketAddr>,
     spool: String,
     told: Told,
 }
 
 impl Agent {
-    fn start(directory: &Path, port: u16, node: &Path, more: &[&str]) -> Agent {
+    pub fn start(directory: &Path, port: u16, node: &Path, more: &[&str]) -> Agent {
         let to = format!("unix:{}", node.join("holdfast.sock").display());
+        Agent::start_to(directory, port, &to, more)
+    }
+
+    /// In front of nodes or carriers.
+    pub fn start_to(directory: &Path, port: u16, to: &str, more: &[&str]) -> Agent {
         let mut command = binary();
-        command.args(["--json", "scribe", "agent", "--port", &port.to_string(), "--to", &to]);
+        command.args(["--json", "scribe", "agent", "--port", &port.to_string(), "--to", to]);
         command.arg("--spool").arg(directory).args(more);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -40,17 +47,18 @@ impl Agent {
         });
         let address = ready["scribe"].as_str().unwrap().parse().unwrap();
         let spool = ready["spool"].as_str().unwrap().to_owned();
-        Agent { child, stdout, address, spool, told }
+        let carries = ready["carries"].as_str().map(|address| address.parse().unwrap());
+        Agent { child, stdout, address, carries, spool, told }
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.told.judge();
     }
 
     /// Ends in order; how many batches stay.
-    fn stop(mut self) -> u64 {
+    pub fn stop(mut self) -> u64 {
         signal(self.child.id(), "TERM");
         let mut out = String::new();
         self.stdout.read_to_string(&mut out).unwrap();
@@ -69,18 +77,18 @@ impl Drop for Agent {
 }
 
 /// One client, which connects anew when it has to.
-struct Client {
+pub struct Client {
     address: SocketAddr,
     stream: Option<TcpStream>,
 }
 
 impl Client {
-    fn new(address: SocketAddr) -> Client {
+    pub fn new(address: SocketAddr) -> Client {
         Client { address, stream: None }
     }
 
     /// Whether a call got OK; nothing where nobody knows.
-    fn log(&mut self, entries: &[(&str, &[u8])]) -> Option<bool> {
+    pub fn log(&mut self, entries: &[(&str, &[u8])]) -> Option<bool> {
         let entries: Vec<Entry<'_>> = entries
             .iter()
             .map(|(category, message)| Entry { category: category.as_bytes(), message })
@@ -93,7 +101,7 @@ impl Client {
         answered.map(|answer| answer[answer.len() - 2] == 0)
     }
 
-    fn counter(&mut self, name: &str) -> i64 {
+    pub fn counter(&mut self, name: &str) -> i64 {
         let (form, kind) = (Form::Strict, MessageType::Call);
         let header = Header { form, kind, name: b"getCounter", sequence: 1 };
         let mut out = Writer::message(&header);
@@ -123,13 +131,13 @@ fn settings(port: u16) -> String {
     format!("scribe_port = {port}\n")
 }
 
-fn lines(node: &Node, category: &str) -> Vec<String> {
+pub fn lines(node: &Node, category: &str) -> Vec<String> {
     let text = node.run(&["scribe", "tail", category, "--no-follow", "--from", "1"]).ok();
     text.lines().map(str::to_owned).collect()
 }
 
 /// Asks until a category has so many messages; every attempt is a round trip.
-fn until(node: &Node, category: &str, messages: u64) {
+pub fn until(node: &Node, category: &str, messages: u64) {
     let mut client = node.client();
     let mut has = 0;
     for _ in 0..1_000_000 {
@@ -247,6 +255,54 @@ fn frames_that_are_none_end_their_connection_alone() {
     node.stop();
 }
 
+/// Of each call of one client its category, its lines, and whether it got OK; nothing where nobody knows.
+pub type Calls = BTreeMap<(&'static str, Vec<String>), Option<bool>>;
+
+/// Sends calls of lines that nobody else sends until it is `done`. Each attempt has a number of its own: what
+/// nobody knows about may be there or not.
+pub fn send_lines(address: SocketAddr, writer: usize, done: &AtomicBool) -> Calls {
+    let (mut client, mut told) = (Client::new(address), BTreeMap::new());
+    let mut attempt = 0;
+    while !done.load(Ordering::Relaxed) {
+        attempt += 1;
+        let category = ["a", "b"][attempt % 2];
+        let lines: Vec<String> =
+            (0..20).map(|line| format!("{writer}:{attempt}:{line} some words of a log")).collect();
+        let entries: Vec<(&str, &[u8])> =
+            lines.iter().map(|line| (category, line.as_bytes())).collect();
+        let answer = client.log(&entries);
+        told.insert((category, lines), answer);
+    }
+    told
+}
+
+/// What got OK is read once, and nothing is read twice.
+pub fn judge_lines(node: &Node, told: &[Calls]) {
+    for category in ["a", "b"] {
+        let mut times: BTreeMap<String, usize> = BTreeMap::new();
+        lines(node, category).into_iter().for_each(|line| *times.entry(line).or_default() += 1);
+        assert!(times.values().all(|times| *times == 1), "{category}: something is read twice");
+        let (mut good, mut unknown) = (0, 0);
+        for ((of, lines), answer) in told.iter().flatten() {
+            if *of != category {
+                continue;
+            }
+            let there = lines.iter().filter(|line| times.contains_key(*line)).count();
+            assert!(there == 0 || there == lines.len(), "a call is taken whole or not at all");
+            match answer {
+                Some(true) => {
+                    good += 1;
+                    assert_eq!(there, lines.len(), "{category}: {} got OK", lines[0]);
+                }
+                _ => unknown += 1,
+            }
+        }
+        assert!(good > 10, "{good} calls got OK, of {unknown} nobody knows");
+    }
+    let marks: Vec<String> = lines(node, "marks");
+    assert!(marks.is_sorted(), "{marks:?}");
+}
+
 /// What got OK is read once, whoever is killed between.
 #[test]
 fn agent_and_node_are_killed_in_turn_and_what_got_ok_is_read_once() {
@@ -257,25 +313,10 @@ fn agent_and_node_are_killed_in_turn_and_what_got_ok_is_read_once() {
     let address = agent.as_ref().unwrap().address;
     let identity = agent.as_ref().unwrap().spool.clone();
     let done = AtomicBool::new(false);
-    // Each attempt has a number of its own: what nobody knows about may be there or not.
-    let work = |writer: usize| {
-        let (mut client, mut told) = (Client::new(address), BTreeMap::new());
-        let mut attempt = 0;
-        while !done.load(Ordering::Relaxed) {
-            attempt += 1;
-            let category = ["a", "b"][attempt % 2];
-            let lines: Vec<String> = (0..20)
-                .map(|line| format!("{writer}:{attempt}:{line} some words of a log"))
-                .collect();
-            let entries: Vec<(&str, &[u8])> =
-                lines.iter().map(|line| (category, line.as_bytes())).collect();
-            let answer = client.log(&entries);
-            told.insert((category, lines), answer);
-        }
-        told
-    };
     let told: Vec<_> = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..3).map(|writer| scope.spawn(move || work(writer))).collect();
+        let done = &done;
+        let send = |writer| scope.spawn(move || send_lines(address, writer, done));
+        let writers: Vec<_> = (0..3).map(send).collect();
         for round in 0..6 {
             // Under way, before the next one is killed.
             let mut client = Client::new(address);
@@ -299,30 +340,7 @@ fn agent_and_node_are_killed_in_turn_and_what_got_ok_is_read_once() {
     // Everything is brought out before it ends.
     assert_eq!(agent.take().unwrap().stop(), 0);
     let node = node.unwrap();
-    for category in ["a", "b"] {
-        let mut times: BTreeMap<String, usize> = BTreeMap::new();
-        lines(&node, category).into_iter().for_each(|line| *times.entry(line).or_default() += 1);
-        assert!(times.values().all(|times| *times == 1), "{category}: something is read twice");
-        let (mut good, mut unknown) = (0, 0);
-        for ((of, lines), answer) in told.iter().flatten() {
-            if *of != category {
-                continue;
-            }
-            let there = lines.iter().filter(|line| times.contains_key(*line)).count();
-            assert!(there == 0 || there == lines.len(), "a call is taken whole or not at all");
-            match answer {
-                Some(true) => {
-                    good += 1;
-                    assert_eq!(there, lines.len(), "{category}: {} got OK", lines[0]);
-                }
-                _ => unknown += 1,
-            }
-        }
-        assert!(good > 10, "{good} calls got OK, of {unknown} nobody knows");
-    }
-    let marks: Vec<String> = lines(&node, "marks");
-    let order: Vec<&String> = marks.iter().collect();
-    assert!(order.is_sorted(), "{marks:?}");
+    judge_lines(&node, &told);
     node.stop();
 }
 

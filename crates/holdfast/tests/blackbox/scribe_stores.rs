@@ -1,0 +1,88 @@
+//! Stores by category, from outside: what an agent does with messages as a file says, and an old scribe.conf.
+
+use super::common::{Node, Scratch, binary, finish, free_port};
+use super::scribe::{Agent, Client, lines, until};
+
+const STORES: &str = "
+[[store]]
+category = 'debug*'
+type = 'null'
+[[store]]
+category = 'both'
+type = 'multi'
+stores = [{}, { type = 'file', file_path = 'FILES', add_newlines = true }]
+[[store]]
+category = 'clicks'
+type = 'bucket'
+num_buckets = 4
+";
+
+/// Lines in files below a directory.
+fn lines_of(directory: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let text = names.iter().map(|name| std::fs::read_to_string(name).unwrap());
+    text.collect::<String>().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn messages_go_where_their_categorys_store_says() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("node"));
+    let (file, kept, spool) =
+        (scratch.path("stores.toml"), scratch.path("files"), scratch.path("spool"));
+    std::fs::write(&file, STORES.replace("FILES", kept.to_str().unwrap())).unwrap();
+    let (port, stores) = (free_port(), ["--stores", file.to_str().unwrap()]);
+    let agent = Agent::start(&spool, port, &node.data, &stores);
+    let mut client = Client::new(agent.address);
+    let call: &[(&str, &[u8])] =
+        &[("debugger", b"gone"), ("both", b"one"), ("other", b"two"), ("both", b"three")];
+    assert_eq!(client.log(call), Some(true));
+    assert_eq!(client.log(&[("debug", b"gone, too")]), Some(true));
+    let clicks: Vec<String> = (0..40).map(|n| format!("click {n}")).collect();
+    for click in &clicks {
+        assert_eq!(client.log(&[("clicks", click.as_bytes())]), Some(true));
+    }
+    until(&node, "both", 2);
+    until(&node, "other", 1);
+    assert_eq!(lines(&node, "both"), ["one", "three"]);
+    // What got OK is in the file at once, whatever becomes of the agent.
+    agent.kill();
+    assert_eq!(lines_of(&kept.join("both")), ["one", "three"]);
+    let agent = Agent::start(&spool, port, &node.data, &stores);
+    assert_eq!(Client::new(agent.address).log(&[("both", b"four")]), Some(true));
+    assert_eq!(lines_of(&kept.join("both")), ["one", "three", "four"]);
+    assert_eq!(agent.stop(), 0);
+    let mut all: Vec<String> =
+        (0..4).flat_map(|bucket| lines(&node, &format!("clicks_{bucket:03}"))).collect();
+    all.sort();
+    let mut wanted = clicks.clone();
+    wanted.sort();
+    assert_eq!(all, wanted);
+    let status = node.json(&["scribe", "status"]);
+    let names: Vec<&str> = status.iter().map(|one| one["category"].as_str().unwrap()).collect();
+    assert_eq!(names.iter().filter(|name| name.starts_with("debug")).count(), 0, "{names:?}");
+    assert!(!names.contains(&"clicks"), "{names:?}");
+    node.stop();
+}
+
+#[test]
+fn a_file_of_stores_that_is_none_is_refused_and_a_scribe_conf_translated() {
+    let scratch = Scratch::new();
+    let (file, conf) = (scratch.path("stores.toml"), scratch.path("scribe.conf"));
+    std::fs::write(&file, "[[store]]\ncategory = 'a'\ntype = 'hdfs'\n").unwrap();
+    let mut agent = binary();
+    agent.args(["scribe", "agent", "--port", "0", "--to", "127.0.0.1:1", "--stores"]).arg(&file);
+    let refused = finish(agent.arg("--spool").arg(scratch.path("spool")), b"");
+    refused.refused(&["stores.toml", "`a`", "there is no type `hdfs`"]);
+    let text = "port=1463\n<store>\ncategory=default\ntype=buffer\n<primary>\ntype=network\n\
+                remote_host=central\n</primary>\n</store>\n";
+    std::fs::write(&conf, text).unwrap();
+    let toml = finish(binary().args(["scribe", "translate"]).arg(&conf), b"").ok();
+    assert!(toml.contains("# remote_host=central: name nodes of the cluster"), "{toml}");
+    assert!(toml.ends_with("[[store]]\ncategory = \"default\"\ntype = \"topic\"\n"), "{toml}");
+    std::fs::write(&conf, "<store>\n").unwrap();
+    let refused = finish(binary().args(["scribe", "translate"]).arg(&conf), b"");
+    refused.refused(&["scribe.conf", "line 1"]);
+}
