@@ -4,7 +4,7 @@
 
 use super::branch::{Branch, BranchId, cut_off};
 use super::{Mode, Shown, Tablet};
-use crate::entry::StreamEntry;
+use crate::entry::{Body, StreamEntry};
 use crate::ids::{Key, LogId, RegionId, StreamId};
 use crate::record::Record;
 use crate::sessions::SessionImage;
@@ -338,6 +338,18 @@ impl Tablet {
         self.floor = sent.floor;
         self.sessions = sent.sessions;
         self.branches.take(sent.branches);
+        // What two regions had that were sealed one of them has said, and somebody has resolved it. That is in memory:
+        // nobody forgets what this region did not follow.
+        for stream in self.streams.values() {
+            let shown = self.shown[&stream.id()].place.number;
+            for entry in stream.behind(0, usize::MAX) {
+                if let Body::Resolved(id) = &entry.body
+                    && entry.place.number <= shown
+                {
+                    self.branches.resolve(id);
+                }
+            }
+        }
         self.waits.clear();
         true
     }
