@@ -428,3 +428,22 @@ fn a_branch_that_was_resolved_is_not_said_again() {
     effects(&mut region);
     assert_eq!(region.tablet().stream(HOME).tail(), Place::new(second, 6));
 }
+
+/// A log that was made anew had promised a stream, of which it had nothing yet, to whoever seals it, and then took an image
+/// of the region that was being sealed: it showed what nobody else has, and wrote behind it, while the stream went on
+/// without that.
+#[test]
+fn a_new_log_takes_nothing_of_who_is_being_sealed() {
+    let mut to = tablet(2, 2, 0);
+    let epoch = Epoch::new(2, RegionId(1));
+    apply(&mut to, &Entry::Promised { stream: HOME, epoch });
+    let of = |from: u8| {
+        let mut to = to.clone();
+        let all = parts(&tablet(from, 1, 5), 1, 200);
+        let taken = all.into_iter().map(|part| apply(&mut to, &Entry::Image(part))).last();
+        (taken, to.stream(HOME).tail().number)
+    };
+    assert_eq!(of(0), (Some(Accepted::Gap), 0));
+    // Whoever was promised it asks this one, and has what it has; so have those that were asked.
+    assert_eq!(of(1), (Some(Accepted::Yes), 5));
+}
