@@ -1,4 +1,4 @@
-//! A small world of a timeline table's regions, searched exhaustively: production regions with their topics and
+//! A small world of a timeline table's regions, searched breadth first up to a bound: production regions with their topics and
 //! all that they remember, a few writes, operators who call whichever region lost at any time, ways that are cut,
 //! messages that are lost, processes that end. A tick is one in which all is due that waits: what time may do, it may
 //! do at any time. Once everything heals, no version follows on what was cut off, and what was cut off is a branch.
