@@ -6,6 +6,8 @@ mod ask;
 mod follow;
 mod image;
 mod lead;
+#[cfg(test)]
+mod model;
 mod seal;
 mod sound;
 mod takeover;
@@ -95,6 +97,7 @@ struct Heard {
     log: LogId,
 }
 
+#[derive(Clone)]
 pub struct Region {
     me: RegionId,
     log: LogId,

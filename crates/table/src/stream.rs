@@ -1,7 +1,7 @@
 //! One home's stream as one region's log holds it: what it accepted, what it has promised, whom it
 //! counts. Part of the fold; what is known to be kept comes from outside, and only moves what shows.
 
-use crate::entry::{Body, StreamEntry};
+use crate::entry::{Body, ChangeKind, StreamEntry};
 use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
@@ -203,6 +203,16 @@ impl Stream {
     pub(crate) fn is_worth_forgetting(&self, number: u64) -> bool {
         let count = self.position(number);
         count > 0 && count >= self.entries.len() / 2
+    }
+
+    /// The number of the last entry in memory by which a key is forgotten; 0 for none. Which are not in memory any more all
+    /// show.
+    pub fn last_forgets(&self) -> u64 {
+        let forgets = |entry: &&StreamEntry| match &entry.body {
+            Body::Change(change) => change.kind == ChangeKind::Forget,
+            _ => false,
+        };
+        self.entries.iter().rev().find(forgets).map_or(0, |entry| entry.place.number)
     }
 
     /// Whether this very entry is held, and with it all before it: an epoch has one leader, who

@@ -9,6 +9,7 @@ use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use holdfast_table::message::{Answer, Expect, Level, Message, Op, Position, Request};
 use holdfast_table::region::{Effect, Region, Settings};
 use holdfast_table::stream::Accepted;
+use holdfast_table::tablet::branch::{Branch, BranchId};
 use holdfast_table::tablet::image::{Cursor, ImageId, Item, Part};
 use holdfast_table::tablet::{Form, Mode, Tablet};
 
@@ -384,4 +385,65 @@ fn a_part_that_does_not_fit_ends_an_image() {
     for cut in (0..bytes.len()).step_by(7) {
         assert!(Entry::from_bytes(&bytes[..cut]).is_err());
     }
+}
+
+/// A branch that two regions had, both sealed: one said it, somebody resolved it, and then the other one came back and
+/// said it again.
+#[test]
+fn a_branch_that_was_resolved_is_not_said_again() {
+    let id = BranchId { key: b"key 4".to_vec(), stream: HOME, place: Place::new(first(), 4) };
+    let value = Some([1].into());
+    let branch = Branch { id: id.clone(), after: 3, version: 4, value };
+    // Another region goes on from the third entry; one that was sealed said what it had, and that was resolved.
+    let second = Epoch::new(2, RegionId(1));
+    let says = |number: u64, before: Epoch, body| {
+        let place = Place::new(second, number);
+        StreamEntry { place, before, asked: None, body }
+    };
+    let entries = [
+        says(4, first(), Body::Open),
+        says(5, second, Body::Branch(branch.clone())),
+        says(6, second, Body::Resolved(id)),
+    ];
+    let mut from = tablet(1, 1, 3);
+    assert_eq!(apply(&mut from, &Entry::Promised { stream: HOME, epoch: second }), Accepted::Yes);
+    for entry in entries {
+        assert_eq!(apply(&mut from, &Entry::Decided { stream: HOME, entry }), Accepted::Yes);
+    }
+    assert!(from.branches().is_empty());
+    let mut to = tablet(2, 1, 4);
+    for part in parts(&from, 1, 200) {
+        assert_eq!(apply(&mut to, &Entry::Image(part)), Accepted::Yes);
+    }
+    assert!(to.stream(HOME).holds(Place::new(second, 6)));
+    assert!(to.branches().is_empty(), "{:?}", to.branches());
+    // One that has not come so far yet says it, and whoever leads knows better.
+    let mut region = Region::start(from, LogId(1), 1, Settings::default());
+    effects(&mut region);
+    let matched = Place::new(second, 4);
+    let position = Position { stream: HOME, matched, shown: 4, promised: second };
+    region.arrived(RegionId(0), LogId(1), Message::Positions(vec![position]));
+    effects(&mut region);
+    region.arrived(RegionId(0), LogId(1), Message::Branch(branch));
+    effects(&mut region);
+    assert_eq!(region.tablet().stream(HOME).tail(), Place::new(second, 6));
+}
+
+/// A log that was made anew had promised a stream, of which it had nothing yet, to whoever seals it, and then took an image
+/// of the region that was being sealed: it showed what nobody else has, and wrote behind it, while the stream went on
+/// without that.
+#[test]
+fn a_new_log_takes_nothing_of_who_is_being_sealed() {
+    let mut to = tablet(2, 2, 0);
+    let epoch = Epoch::new(2, RegionId(1));
+    apply(&mut to, &Entry::Promised { stream: HOME, epoch });
+    let of = |from: u8| {
+        let mut to = to.clone();
+        let all = parts(&tablet(from, 1, 5), 1, 200);
+        let taken = all.into_iter().map(|part| apply(&mut to, &Entry::Image(part))).last();
+        (taken, to.stream(HOME).tail().number)
+    };
+    assert_eq!(of(0), (Some(Accepted::Gap), 0));
+    // Whoever was promised it asks this one, and has what it has; so have those that were asked.
+    assert_eq!(of(1), (Some(Accepted::Yes), 5));
 }

@@ -1,11 +1,14 @@
 //! Stories of one region, step by step: messages and entries that a test puts in front of it.
 
+use holdfast_base::Kind;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Entry, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use holdfast_table::message::{Answer, Expect, Message, Op, Position, Request};
 use holdfast_table::region::{Effect, Region, Settings};
+use holdfast_table::sessions::Outcome;
 use holdfast_table::sim::world::folded;
+use holdfast_table::tablet::branch::{Branch, BranchId};
 use holdfast_table::tablet::{Form, Mode, Tablet};
 
 const HERE: RegionId = RegionId(0);
@@ -265,4 +268,89 @@ fn a_timeline_home_that_could_not_append_waits_for_one_other() {
     region.ask(3, write(3));
     assert_eq!(answers(&effects(&mut region)), 1);
     assert_eq!(region.tablet().record(b"k").unwrap().version, 2);
+}
+
+/// Operators err: whatever they call lost, nothing is promised for it that is not.
+#[test]
+fn who_is_not_lost_is_not_sealed() {
+    let kind = |mode, lost, heard: bool| {
+        let mut region = region(mode, &[]);
+        for _ in 0..=Settings::default().silence_ticks {
+            region.tick();
+        }
+        effects(&mut region);
+        if heard {
+            region.arrived(RegionId(1), LogId(1), Message::Positions(Vec::new()));
+        }
+        let told = region.seal(RegionId(lost)).map_err(|e| (e.kind, e.to_string()));
+        region.tick();
+        let asks = |effect: &Effect| {
+            matches!(effect, Effect::Send { message: Message::AskPromise { .. }, .. })
+        };
+        (told, effects(&mut region).iter().filter(|effect| asks(effect)).count())
+    };
+    for (mode, lost, heard, why) in [
+        (Mode::Timeline, 0, false, "none of the table's other regions"),
+        (Mode::Timeline, 7, false, "none of the table's other regions"),
+        (Mode::Timeline, 1, true, "may be there"),
+        (Mode::Strong, 0, false, "none of the table's other regions"),
+    ] {
+        let (told, asked) = kind(mode, lost, heard);
+        let (kind, text) = told.expect_err("it is refused");
+        assert_eq!((kind, asked), (Kind::Invalid, 0), "{text}");
+        assert!(text.contains(why), "{text}");
+    }
+    let (told, _) = kind(Mode::Strong, 1, false);
+    assert!(told.is_err_and(|(_, text)| text.contains("the table is strong")));
+    assert_eq!(kind(Mode::Timeline, 1, false), (Ok(false), 2), "both are asked: one may be back");
+}
+
+/// What two operators resolve at once is resolved once, or both are told so; what is no branch is told to be none.
+#[test]
+fn a_branch_is_resolved_once() {
+    let here = StreamId(0);
+    let place = Place::new(Epoch::new(9, RegionId(2)), 3);
+    let id = BranchId { key: b"k".to_vec(), stream: here, place };
+    let branch = Branch { id: id.clone(), after: 1, version: 2, value: Some([1].into()) };
+    let entry = |number, body| StreamEntry {
+        place: Place::new(here.first_epoch(), number),
+        before: if number == 1 { Epoch::default() } else { here.first_epoch() },
+        asked: None,
+        body,
+    };
+    let said = Entry::Decided { stream: here, entry: entry(1, Body::Branch(branch)) };
+    let mut region = region(Mode::Timeline, &[said]);
+    assert_eq!(region.tablet().branches().said().len(), 1);
+    let resolve = |stream, place, key: &[u8]| {
+        let op = Op::Resolve { stream, place };
+        Request { key: key.to_vec(), op }
+    };
+    for (stream, place, key) in [
+        (StreamId(99), place, &b"k"[..]),
+        (here, Place::new(Epoch(u64::MAX), u64::MAX), b"k"),
+        (here, place, b"other"),
+        (here, place, b""),
+    ] {
+        region.ask(1, resolve(stream, place, key));
+    }
+    let refused = effects(&mut region);
+    assert_eq!(answers(&refused), 4);
+    assert!(refused.iter().all(|effect| matches!(
+        effect,
+        Effect::Answer { answer: Answer::Done { outcome: Outcome::Refused(_), .. }, .. }
+            | Effect::Send { .. }
+    )));
+    // Both arrive before either is durable.
+    region.ask(2, resolve(here, place, b"k"));
+    region.ask(3, resolve(here, place, b"k"));
+    let told = effects(&mut region);
+    assert_eq!(answers(&told), 2, "{told:?}");
+    assert!(region.tablet().branches().is_empty());
+    assert_eq!(region.tablet().branches().bytes(), 0);
+    region.ask(4, resolve(here, place, b"k"));
+    let told = effects(&mut region);
+    assert!(told.iter().any(|effect| matches!(
+        effect,
+        Effect::Answer { client: 4, answer: Answer::Done { outcome: Outcome::Refused(_), .. } }
+    )));
 }

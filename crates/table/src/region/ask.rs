@@ -21,7 +21,7 @@ static PARKED_BYTES_MAX: Knob = Knob::new("table.parked-bytes", 64 << 20, &[100,
 static HIDDEN_BYTES_MAX: Knob = Knob::new("table.hidden-bytes", 256 << 20, &[300, 3000]);
 
 /// A request of one of this region's clients.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Pending {
     client: u64,
     request: Request,
@@ -31,7 +31,7 @@ pub(super) struct Pending {
 }
 
 /// A request that waits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Parked {
     asker: Asker,
     request: Request,

@@ -30,7 +30,7 @@ static PARTS_AHEAD: Knob = Knob::new("table.image-ahead", 8, &[1, 2]);
 const PATIENCE: u32 = 8;
 
 /// An image that this region's log is sent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Taking {
     from: RegionId,
     /// None before its first part came.
@@ -44,7 +44,7 @@ pub(super) struct Taking {
 }
 
 /// An image that this region sends: the tablet as it was then, its values shared.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Giving {
     log: LogId,
     image: ImageId,
@@ -266,5 +266,19 @@ impl Region {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Taking {
+    /// As if it had waited for a part as long as it does; or, where `is_cut`, for as long as anybody waits.
+    pub(super) fn hurry(&mut self, resend_ticks: u32, cut: impl Fn(RegionId) -> bool) {
+        self.ticks = if cut(self.from) { PATIENCE * resend_ticks } else { resend_ticks - 1 };
+    }
+
+    /// What tells it from another one.
+    pub(super) fn key(&self, key: &mut Vec<u64>) {
+        let of = self.image.map_or(0, |image| u64::from(image.region.0) + 1);
+        key.extend([u64::from(self.from.0), of, self.next, self.coming, self.asked]);
     }
 }

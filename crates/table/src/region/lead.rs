@@ -75,7 +75,7 @@ impl Peer {
 }
 
 /// One stream that this region leads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lead {
     pub epoch: Epoch,
     /// The first number of the epoch.
@@ -85,8 +85,6 @@ pub(super) struct Lead {
     coming: BTreeMap<Key, Coming>,
     asked: BTreeMap<(u64, u64), u64>,
     floor: u64,
-    /// The last entry that forgets a key, of this epoch.
-    forgot: u64,
     peers: BTreeMap<RegionId, Peer>,
     /// Who waits for which entry.
     answers: BTreeMap<u64, Vec<Asker>>,
@@ -104,14 +102,9 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    /// The other regions, and up to where each has said that it has the stream.
-    pub(super) fn followers(&self) -> impl Iterator<Item = (RegionId, u64)> + '_ {
-        self.peers.iter().map(|(region, peer)| (*region, peer.matched.unwrap_or(0)))
-    }
-
-    /// The last entry that forgets a key, as far as this region knows since it leads; 0 for none.
-    pub(super) fn forgot(&self) -> u64 {
-        self.forgot
+    /// Up to where a region has said that it has the stream, under this epoch.
+    pub(super) fn matched_by(&self, region: RegionId) -> Option<u64> {
+        self.peers.get(&region)?.matched
     }
 
     /// Whether a branch was said that does not show yet.
@@ -131,7 +124,6 @@ impl Lead {
             coming: BTreeMap::new(),
             asked: BTreeMap::new(),
             floor: 0,
-            forgot: 0,
             peers: peers.into_iter().map(|region| (region, peer)).collect(),
             answers: BTreeMap::new(),
             marks: BTreeMap::new(),
@@ -177,7 +169,6 @@ impl Lead {
         let record = Record::after(before, change, id, entry.place);
         if record.is_none() {
             self.floor = self.floor.max(change.version);
-            self.forgot = self.forgot.max(number);
         }
         let place = entry.place;
         let coming = Coming { place, version: change.version, record, grounded };
@@ -595,6 +586,26 @@ impl Region {
                 kind: ChangeKind::Forget,
             };
             self.decide(id, Body::Change(change), None, None);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Lead {
+    /// As if all that it waits for were due.
+    pub(super) fn hurry(&mut self, resend_ticks: u32) {
+        for peer in self.peers.values_mut() {
+            (peer.quiet_ticks, peer.behind) = (resend_ticks - 1, None);
+        }
+        self.answers.clear();
+    }
+
+    /// What tells it from another one of the same stream as held.
+    pub(super) fn key(&self, key: &mut Vec<u64>) {
+        key.extend([self.epoch.0, self.last.epoch.0, self.last.number]);
+        for (region, peer) in &self.peers {
+            let matched = peer.matched.map_or(0, |number| number + 1);
+            key.extend([u64::from(region.0), peer.log.0, matched, peer.next, peer.has]);
         }
     }
 }

@@ -4,11 +4,12 @@
 
 use super::Region;
 use super::lead::{BATCH, BATCH_BYTES, Lead};
-use crate::entry::{Body, Refusal};
+use crate::entry::{Body, Refusal, StreamEntry};
 use crate::ids::{RegionId, StreamId};
 use crate::message::{Answer, Asker, Message, Op, Request};
 use crate::record::Record;
 use crate::sessions::Outcome;
+use crate::stream::Stream;
 use crate::tablet::Mode;
 use crate::tablet::branch::{Branch, BranchId};
 use holdfast_base::{Error, Result};
@@ -85,9 +86,11 @@ impl Region {
         }
     }
 
-    /// Whether a write follows on what another stream that is led here says, and not all have that yet. A timeline
-    /// table's region that leads a sealed stream beside its own may be sealed off in turn: what its streams have is
-    /// pushed in no order, and the others would keep the one without the other, which waits for ever.
+    /// Whether a write follows on what this region has decided in another stream, and not all have that yet. A
+    /// timeline table's region that leads a sealed stream beside its own may be sealed off in turn: what its streams
+    /// have is pushed in no order, and the others would keep the one without the other, which waits for ever. So it is
+    /// where it does not lead the other one any more: who claims that may come to nothing, and then it is sealed without
+    /// what only this region has of it.
     pub(super) fn may_be_cut_off(
         &self,
         home: StreamId,
@@ -98,17 +101,33 @@ impl Region {
         if self.mode() == Mode::Strong || !is_write || planted!("table.sealed-out-of-order") {
             return false;
         }
-        let mut others = self.leads.iter().filter(|(stream, _)| **stream != home);
-        others.any(|(stream, lead)| {
-            let number = match record {
-                Some(record) if record.stream == *stream => record.place.number,
-                Some(_) => 0,
-                // It was forgotten there, perhaps.
-                None => lead.forgot(),
-            };
-            let lacks = |(region, matched)| Some(region) != self.lost && matched < number;
-            lead.followers().any(lacks)
-        })
+        match record {
+            Some(record) if record.stream == home => false,
+            Some(record) => self.has_alone(record.stream, |_| record.place.number),
+            // It was forgotten there, perhaps.
+            None => {
+                let mut others = self.tablet.form().streams().filter(|stream| *stream != home);
+                others.any(|stream| self.has_alone(stream, Stream::last_forgets))
+            }
+        }
+    }
+
+    /// Whether this region was the last to lead a stream, as far as it knows, and one of the others that are not lost
+    /// may not have that up to there.
+    fn has_alone(&self, stream: StreamId, up_to: impl Fn(&Stream) -> u64) -> bool {
+        let held = self.tablet.stream(stream);
+        let led = held.matched().epoch;
+        let leads = self.leads(stream) || !planted!("table.decides-on-what-it-led");
+        if led.round() == 0 || led.leader() != self.me || !leads {
+            return false;
+        }
+        let number = up_to(held);
+        let has = |region: &RegionId| {
+            let ack = self.acks.get(&(stream, *region));
+            ack.is_some_and(|ack| ack.matched.epoch == led && ack.matched.number >= number)
+        };
+        let mut others = self.heard.keys().filter(|region| self.lost != Some(**region));
+        number > 0 && !others.all(has)
     }
 
     /// Has what was cut off while this region was away said to all, by whoever leads the stream that it is of.
@@ -133,8 +152,23 @@ impl Region {
         }
     }
 
+    /// Another region has a branch to say, and does not know what its stream says behind what it follows: there it
+    /// may have been said by another one that had it, and be resolved.
+    pub(super) fn branch_told(&mut self, from: RegionId, branch: Branch) {
+        let stream = branch.id.stream;
+        let Some(has) = self.leads.get(&stream).and_then(|lead| lead.matched_by(from)) else {
+            return;
+        };
+        let mut behind = self.tablet.stream(stream).behind(has, usize::MAX).iter();
+        let resolves =
+            |entry: &StreamEntry| matches!(&entry.body, Body::Resolved(id) if *id == branch.id);
+        if planted!("table.resolved-is-said-again") || !behind.any(resolves) {
+            self.say_branch(branch);
+        }
+    }
+
     /// Says a branch, where its stream is led.
-    pub(super) fn say_branch(&mut self, branch: Branch) {
+    fn say_branch(&mut self, branch: Branch) {
         let stream = branch.id.stream;
         let says = |lead: &Lead| lead.says(&branch.id);
         let known = self.tablet.branches().said().contains_key(&branch.id);

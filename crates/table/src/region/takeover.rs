@@ -19,7 +19,7 @@ const FETCHES_MAX: u64 = 4;
 const DOUBLINGS_MAX: u32 = 7;
 
 /// A stream that is being taken over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub epoch: Epoch,
     /// Who has promised, from which log, and the last entry that it holds.
@@ -359,5 +359,28 @@ impl Region {
         if promised > known && (known.leader() == self.me || promised.leader() == self.me) {
             self.append(&Entry::Promised { stream, epoch: promised });
         }
+    }
+}
+
+#[cfg(test)]
+impl Claim {
+    /// As if it had waited for an answer as long as it does.
+    pub(super) fn hurry(&mut self, resend_ticks: u32) {
+        self.ticks = resend_ticks - 1;
+    }
+
+    /// What tells it from another one.
+    pub(super) fn key(&self, key: &mut Vec<u64>) {
+        key.extend([self.epoch.0, u64::from(self.told), u64::from(self.opening)]);
+        for (region, (log, tail)) in &self.promises {
+            key.extend([u64::from(region.0), log.0, tail.epoch.0, tail.number]);
+        }
+    }
+}
+
+#[cfg(test)]
+impl PromisedTo {
+    pub(super) fn key(&self, key: &mut Vec<u64>) {
+        key.extend([self.epoch.0, self.log.0, self.before.0]);
     }
 }

@@ -172,9 +172,13 @@ impl Branches {
         }
     }
 
-    /// Somebody has resolved it.
+    /// Somebody has resolved it: this region, which may have it too, need not say it any more.
     pub(crate) fn resolve(&mut self, id: &BranchId) {
-        if let Some(before) = self.said.remove(id) {
+        let unsaid = match planted!("table.resolved-is-said-again") {
+            true => None,
+            false => self.unsaid.remove(id),
+        };
+        for before in [self.said.remove(id), unsaid].into_iter().flatten() {
             self.bytes -= before.bytes();
         }
     }

@@ -4,7 +4,7 @@
 
 use super::branch::{Branch, BranchId, cut_off};
 use super::{Mode, Shown, Tablet};
-use crate::entry::StreamEntry;
+use crate::entry::{Body, StreamEntry};
 use crate::ids::{Key, LogId, RegionId, StreamId};
 use crate::record::Record;
 use crate::sessions::SessionImage;
@@ -272,7 +272,7 @@ impl Tablet {
             return Accepted::Yes;
         }
         let Some(taking) = self.taking.take() else { return Accepted::Gap };
-        if !self.take_image(taking.tablet) {
+        if !self.take_image(taking.image.region, taking.tablet) {
             return Accepted::Gap;
         }
         sometimes!("a new log began with an image");
@@ -294,7 +294,7 @@ impl Tablet {
     /// them, since this log matches nobody. Promises are the higher of both: nothing of an epoch
     /// comes back that either has left behind. And an epoch that this log has opened holds p, or
     /// it could not have been opened: a stream that is led here is never replaced.
-    fn take_image(&mut self, sent: Tablet) -> bool {
+    fn take_image(&mut self, from: RegionId, sent: Tablet) -> bool {
         for (id, theirs) in &sent.streams {
             let (own, shown) = (&self.streams[id], sent.shown[id].place);
             let fits = match own.holds(shown) {
@@ -308,9 +308,13 @@ impl Tablet {
                         true => own.matched().epoch,
                         false => own.promised(),
                     };
-                    let fenced = self.form.mode == Mode::Timeline
-                        && own.tail().number > 0
-                        && theirs.tail().epoch < fence;
+                    // A log that has nothing yet takes what others have all the same, which whoever was promised asks
+                    // them for; but nothing of the one whose stream it is to be: that may be sealed without what only
+                    // that one has.
+                    let led = theirs.tail().epoch;
+                    let is_new = own.tail().number == 0
+                        && (led.leader() != from || planted!("table.image-of-who-is-sealed-off"));
+                    let fenced = self.form.mode == Mode::Timeline && led < fence && !is_new;
                     let later = shown > own.tail() && !fenced;
                     own.leading().is_none() && later
                 }
@@ -338,6 +342,18 @@ impl Tablet {
         self.floor = sent.floor;
         self.sessions = sent.sessions;
         self.branches.take(sent.branches);
+        // What two regions had that were sealed one of them has said, and somebody has resolved it. That is in memory:
+        // nobody forgets what this region did not follow.
+        for stream in self.streams.values() {
+            let shown = self.shown[&stream.id()].place.number;
+            for entry in stream.behind(0, usize::MAX) {
+                if let Body::Resolved(id) = &entry.body
+                    && entry.place.number <= shown
+                {
+                    self.branches.resolve(id);
+                }
+            }
+        }
         self.waits.clear();
         true
     }
