@@ -205,14 +205,12 @@ impl Stream {
         count > 0 && count >= self.entries.len() / 2
     }
 
-    /// The number of the last entry in memory by which a key is forgotten; 0 for none. Which are not in memory any more all
-    /// show.
-    pub fn last_forgets(&self) -> u64 {
-        let forgets = |entry: &&StreamEntry| match &entry.body {
+    /// Whether a key is forgotten by an entry behind this number. Which are not in memory any more all show.
+    pub fn forgets_behind(&self, number: u64) -> bool {
+        self.behind(number, usize::MAX).iter().any(|entry| match &entry.body {
             Body::Change(change) => change.kind == ChangeKind::Forget,
             _ => false,
-        };
-        self.entries.iter().rev().find(forgets).map_or(0, |entry| entry.place.number)
+        })
     }
 
     /// Whether this very entry is held, and with it all before it: an epoch has one leader, who

@@ -9,7 +9,6 @@ use crate::ids::{RegionId, StreamId};
 use crate::message::{Answer, Asker, Message, Op, Request};
 use crate::record::Record;
 use crate::sessions::Outcome;
-use crate::stream::Stream;
 use crate::tablet::Mode;
 use crate::tablet::branch::{Branch, BranchId};
 use holdfast_base::{Error, Result};
@@ -103,31 +102,34 @@ impl Region {
         }
         match record {
             Some(record) if record.stream == home => false,
-            Some(record) => self.has_alone(record.stream, |_| record.place.number),
+            Some(record) => {
+                self.has_alone(record.stream).is_some_and(|from| record.place.number > from)
+            }
             // It was forgotten there, perhaps.
             None => {
                 let mut others = self.tablet.form().streams().filter(|stream| *stream != home);
-                others.any(|stream| self.has_alone(stream, Stream::last_forgets))
+                others.any(|stream| {
+                    let forgets = |from| self.tablet.stream(stream).forgets_behind(from);
+                    self.has_alone(stream).is_some_and(forgets)
+                })
             }
         }
     }
 
-    /// Whether this region was the last to lead a stream, as far as it knows, and one of the others that are not lost
-    /// may not have that up to there.
-    fn has_alone(&self, stream: StreamId, up_to: impl Fn(&Stream) -> u64) -> bool {
-        let held = self.tablet.stream(stream);
-        let led = held.matched().epoch;
+    /// Of a stream that this region was the last to lead, as far as it knows: behind which number one of the others that
+    /// are not lost may have nothing.
+    fn has_alone(&self, stream: StreamId) -> Option<u64> {
+        let led = self.tablet.stream(stream).matched().epoch;
         let leads = self.leads(stream) || !planted!("table.decides-on-what-it-led");
         if led.round() == 0 || led.leader() != self.me || !leads {
-            return false;
+            return None;
         }
-        let number = up_to(held);
-        let has = |region: &RegionId| {
-            let ack = self.acks.get(&(stream, *region));
-            ack.is_some_and(|ack| ack.matched.epoch == led && ack.matched.number >= number)
+        let has = |region: &RegionId| match self.acks.get(&(stream, *region)) {
+            Some(ack) if ack.matched.epoch == led => ack.matched.number,
+            _ => 0,
         };
-        let mut others = self.heard.keys().filter(|region| self.lost != Some(**region));
-        number > 0 && !others.all(has)
+        let others = self.heard.keys().filter(|region| self.lost != Some(**region));
+        others.map(has).min()
     }
 
     /// Has what was cut off while this region was away said to all, by whoever leads the stream that it is of.
