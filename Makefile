@@ -41,7 +41,7 @@ test: ## everything that must hold before a change is merged
 	@.ci/beside "simulation lint" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
-	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 6"
+	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 2"
 	@$(MAKE) --no-print-directory sim SCHEDULES=30 SEED=1
 	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1 SIM=--usual-limits
 	@$(MAKE) --no-print-directory callgrind

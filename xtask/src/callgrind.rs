@@ -43,7 +43,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
             old.rustc
         ));
     }
-    output(Command::new("cargo").current_dir(root).args([
+    output(crate::cargo(root).args([
         "build",
         "--quiet",
         "--release",

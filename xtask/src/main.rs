@@ -8,9 +8,23 @@ mod mutants;
 mod tidy;
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask tidy | picture | callgrind [--bless] [CASE...] | mutants [--quick] [--share N] [BUG...]";
+
+/// Cargo as it runs from a shell. What `cargo run` tells the process that it starts are changes to build scripts that
+/// look at them (ring's does), for which nearly everything would be built again.
+fn cargo(root: &Path) -> Command {
+    const TOLD: [&str; 4] = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"];
+    let mut command = Command::new("cargo");
+    command.current_dir(root);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| TOLD.iter().any(|told| name.starts_with(told))) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
 
 fn main() -> ExitCode {
     // Asked for when it runs: a target directory that several clones share may hold a binary that

@@ -297,8 +297,8 @@ fn run_for(command: &mut Command) -> Result<(String, Option<bool>), String> {
 
 /// Cargo's own account of what it built, a line a thing.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new("cargo");
-    command.args(arguments).args(["--quiet", "--message-format", "json"]).current_dir(root);
+    let mut command = crate::cargo(root);
+    command.args(arguments).args(["--quiet", "--message-format", "json"]);
     command.stderr(Stdio::inherit());
     let output = command.output().map_err(|e| format!("run {command:?}: {e}"))?;
     match output.status.success() {

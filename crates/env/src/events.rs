@@ -143,7 +143,7 @@ events! {
         "Somebody else sends a category's messages under the identity of this agent's spool: its directory was copied. It sends nothing more of that category, and gives nothing of it up.",
         "End the copy's agent, and give the one of them that is to go on elsewhere an empty directory ([scribe](scribe.md#a-copied-spool)).";
     ScribeWaits = "scribe.waits", WARN,
-        "An agent cannot bring messages to their topics. It keeps them in its spool and tries again.",
+        "An agent cannot bring messages to their topics. It keeps them in its spool and tries again. A carrier says so of those of other agents, which keep them themselves.",
         "Read the sentence. While the spool has room, clients notice nothing.";
     ScribeAside = "scribe.aside", WARN,
         "A category never takes messages that an agent has. They are kept aside, beside the spool, and others go on.",
