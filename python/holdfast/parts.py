@@ -70,8 +70,7 @@ class Part:
     def begin(self):
         try:
             if self.remote:
-                place, name = places.remote(self.path, self.access)
-                self.file = place.open(name, "wb")
+                self.file = places.open_file(self.path, "wb", self.access)
             else:
                 self.file = open(self.path, "wb", 1 << 20)
         except FileNotFoundError as e:

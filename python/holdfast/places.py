@@ -12,7 +12,7 @@ import contextlib
 import functools
 from dataclasses import dataclass
 
-from .errors import DeniedError, HoldfastError, InvalidError, NotFoundError, RetryError, UnsupportedError
+from .errors import DeniedError, InvalidError, NotFoundError, RetryError, UnsupportedError
 
 HOLDFAST, S3 = "holdfast://", "s3://"
 #: Bytes of an object that are asked for at once, and of a part of an upload, of which there are 10,000 at most.
@@ -52,6 +52,12 @@ def remote(path, access):
         return _objects(access.s3), path[len(S3) :]
     node, _, name = path[len(HOLDFAST) :].partition("/")
     return _node(node, access.secret), "/" + name
+
+
+def open_file(path, mode, access):
+    """A file or an object, to be read or written; one that is written is there once it is closed."""
+    place, name = remote(path, access)
+    return place.open(name, mode)
 
 
 @functools.lru_cache(maxsize=None)
@@ -163,8 +169,6 @@ class Objects:
         except PermissionError as e:
             raise DeniedError(f"{what} `{S3}{name}`: {e}: look at the keys that this node has for it") from e
         except (OSError, self.away) as e:
-            if isinstance(e, HoldfastError):
-                raise
             raise RetryError(f"{what} `{S3}{name}`: {e}: look at the endpoint, and try again") from e
 
     def stamp(self, name):

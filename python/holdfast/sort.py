@@ -94,8 +94,7 @@ class Finishing:
         rules = self.order.rules()
         if places.is_remote(self.output):
             sums = receiver.sum(partition)
-            place, name = places.remote(part(self.output, partition), self.access)
-            with place.open(name, "wb") as file:
+            with places.open_file(part(self.output, partition), "wb", self.access) as file:
                 sorted_ = receiver.sorted(rules, partition, self.memory, self.threads)
                 while (piece := sorted_.next_bytes()) is not None:
                     file.write(piece)

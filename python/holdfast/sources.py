@@ -136,8 +136,7 @@ def chunks(file, split, framing):
 def open_split(split, access):
     if not places.is_remote(split.path):
         return open(split.path, "rb")
-    place, name = places.remote(split.path, access)
-    return place.open(name, "rb")
+    return places.open_file(split.path, "rb", access)
 
 
 def sampled(splits):

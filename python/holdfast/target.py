@@ -92,12 +92,12 @@ class Target:
             self.forget()
         self.named(f".{self.name}{MARK}{secrets.token_hex(4)}")
         self.found = None
-        if not self.remote:
-            self.make_directory()
         if self.remote:
             place, name = self.place(self.temporary)
             place.make_directory(name)
-        elif self.parts:
+            return self
+        self.make_directory()
+        if self.parts:
             os.mkdir(self.temporary)
         else:
             with open(self.temporary, "xb"):
