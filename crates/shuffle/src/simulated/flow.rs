@@ -62,15 +62,14 @@ impl Flow {
         }
     }
 
-    /// The application has so many segments more.
-    pub fn give(&mut self, segments: u64, now_ns: u64) {
+    /// The application has so many segments more. What is under way is waited for no longer by that.
+    pub fn give(&mut self, segments: u64) {
         let silent = self.under_way.is_empty() && self.lost.is_empty();
         if silent && self.deadline_ns.is_none() && self.given > 0 {
             // After a rest the way may be another's.
             self.window = self.window.min(self.threshold.max(WINDOW_INITIAL));
         }
         self.given += segments;
-        self.rest(now_ns);
     }
 
     /// The first segment that has not arrived: all before have.
@@ -116,7 +115,7 @@ impl Flow {
         time << self.backoffs.min(BACKOFFS_MOST)
     }
 
-    /// Something was heard or sent: the wait begins anew.
+    /// Something was heard, or the first of what is under way was sent: the wait begins anew.
     fn rest(&mut self, now_ns: u64) {
         self.deadline_ns = (!self.under_way.is_empty()).then(|| {
             let probe_ns = ((2.0 * self.smooth_ns) as u64).max(PROBE_LEAST_NS);

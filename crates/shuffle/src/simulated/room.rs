@@ -207,7 +207,7 @@ impl World<'_> {
         if mapper == receiver {
             self.arrived(number, now_ns)?;
         } else {
-            way.flow.give(self.segments, now_ns);
+            way.flow.give(self.segments);
             self.send(number);
         }
         if !is_last {

@@ -69,3 +69,17 @@ fn a_room_that_cannot_be_is_refused() {
         assert!(room.run().unwrap_err().message.starts_with("simulate an exchange: give"));
     }
 }
+
+/// Once each gift put the timer off: what was lost of a busy connection was found late, or never.
+#[test]
+fn what_is_under_way_is_not_waited_for_longer_because_more_is_given() {
+    let mut flow = flow::Flow::new(100_000);
+    flow.give(1);
+    assert_eq!(flow.send(1000), Some(0));
+    let deadline = flow.deadline_ns.unwrap();
+    for now_ns in [2000, deadline - 1] {
+        flow.give(1);
+        assert!(flow.send(now_ns).is_some());
+        assert_eq!(flow.deadline_ns, Some(deadline));
+    }
+}
