@@ -36,6 +36,9 @@ SAMPLES_A_PARTITION = 300
 #: Between two looks at how far a job is, and two samples of each receiver.
 LOOK_S = 0.2
 SAMPLE_S = 1.0
+#: From so many bytes on, whoever looks on is told the share of what the disks can do, by so many each way of each.
+PACE_FROM_BYTES = 2 << 30
+PACE_BYTES = 64 << 20
 #: What :attr:`Stats.cpu` tells apart.
 CPU = ("start", "sample", "map", "receive", "finish", "driver")
 
@@ -157,19 +160,25 @@ class Callable(types.ModuleType):
 class Receiver:
     """An actor: receives some partitions on one disk of one node, and finishes them."""
 
-    def __init__(self, directory, token, partitions, connections_max):
+    def __init__(self, directory, token, partitions, connections_max, kept_bytes):
         import ray
 
         #: Processor seconds of this process before it received anything, and those that finishing took.
         self._start_s, self._finish_s = time.process_time(), 0.0
         os.makedirs(directory, exist_ok=True)
+        self._directory = directory
         address = ray.util.get_node_ip_address()
         options = {"address": address, "token": token, "partitions": partitions}
-        self._receiver = _holdfast.Receiver(directory, connections_max=connections_max, **options)
+        options = {**options, "connections_max": connections_max, "kept_bytes": kept_bytes}
+        self._receiver = _holdfast.Receiver(directory, **options)
 
     def where(self):
         """Where senders connect, and this process, for whoever wants to end it."""
         return self._receiver.address, os.getpid()
+
+    def pace(self, length):
+        """Bytes a second that its disk reads and writes together."""
+        return _holdfast.disk_pace(self._directory, length)
 
     def sums(self, partitions):
         return [self._receiver.sum(p) for p in partitions]
@@ -178,6 +187,7 @@ class Receiver:
         """Does a job's last phase for one partition."""
         began = time.process_time()
         done = work(self._receiver, partition, offset)
+        self._receiver.forget(partition)
         self._finish_s += time.process_time() - began
         return done
 
@@ -272,13 +282,15 @@ class Stats:
 class Exchange:
     """One job: maps every split, finishes every partition once, and does again what was lost."""
 
-    def __init__(self, ray, nodes, splits, partitions, *, temp, mapping, finishing, token, access,
+    def __init__(self, ray, nodes, splits, partitions, *, temp, kept, mapping, finishing, token, access,
                  observe=None, done=None, note=None, length_of, bar):
         """`done` are partitions that an earlier job finished, with their sums; `note` is told of others, and
-        `bar` of how far it is. `length_of` a finish's result are the bytes that it wrote, or None."""
+        `bar` of how far it is. `length_of` a finish's result are the bytes that it wrote, or None. `kept` is a receiver's memory for what
+        arrives, in bytes."""
         self.ray, self.nodes, self.splits = ray, nodes, splits
         self.mapping, self.finishing, self.token, self.access = mapping, finishing, token, access
         self.observe = observe or (lambda *_: None)
+        self.kept = kept
         self.cpus = sum(cpus for _, cpus in nodes)
         directories = temp or [os.path.join(tempfile.gettempdir(), "holdfast-exchange")]
         places = [(node, directory) for node, _ in nodes for directory in directories][: max(1, partitions)]
@@ -297,6 +309,8 @@ class Exchange:
         self.gone = set()
         self.length_of, self.bar, self.began = length_of, bar, time.monotonic()
         self.mapped_bytes = 0
+        #: Bytes a second of all receivers' disks, if that was asked; what they wrote and read, as of late.
+        self.pace, self.spooled = None, {}
         #: Samples that were asked of receivers: when, and of which.
         self.asked, self.sampled_at = {}, 0.0
 
@@ -310,7 +324,7 @@ class Exchange:
             # A mapper has a connection; those of attempts that were lost may still be noticed.
             connections = 4 * self.cpus + 8
             slot.actor = actor.options(scheduling_strategy=strategy, **options).remote(
-                slot.directory, self.token, partitions, connections
+                slot.directory, self.token, partitions, connections, self.kept
             )
             slot.have = set()
             slot.generation += 1
@@ -389,6 +403,7 @@ class Exchange:
         self.began = began
         self.start(self.slots)
         try:
+            self.ask_pace()
             while len(self.done) < self.stats.partitions:
                 mapping = self.submit_maps()
                 if not mapping and "map" not in self.stats.phases:
@@ -412,6 +427,16 @@ class Exchange:
         self.stats.cpu_seconds = sum(s for what, s in self.stats.cpu.items() if what != "start")
         return [self.done[p] for p in range(self.stats.partitions)]
 
+    def ask_pace(self):
+        """What the disks can do, all at once, where somebody sees what is made of it."""
+        if not self.bar.is_seen or sum(split.end - split.start for split in self.splits) < PACE_FROM_BYTES:
+            return
+        self.bar.tell("ask the disks")
+        asked = [slot.actor.pace.remote(PACE_BYTES) for slot in self.slots]
+        # A disk that cannot tell may do all the same, and an actor that is lost is noticed elsewhere.
+        with contextlib.suppress(self.ray.exceptions.RayError):
+            self.pace = sum(self.ray.get(asked, timeout=ANSWER_S))
+
     def now(self):
         return time.monotonic() - self.began
 
@@ -422,7 +447,9 @@ class Exchange:
                 slot, generation, node, at = self.asked.pop(ref)
                 # One that is lost is noticed elsewhere.
                 with contextlib.suppress(self.ray.exceptions.RayError):
-                    self.stats.timeline.sampled((slot.number, generation), node, at, *self.ray.get(ref))
+                    sample = self.ray.get(ref)
+                    self.stats.timeline.sampled((slot.number, generation), node, at, *sample)
+                    self.spooled[slot.number] = sample[1] + sample[2]
         now = self.now()
         if now >= self.sampled_at + SAMPLE_S:
             self.sampled_at = now
@@ -436,6 +463,10 @@ class Exchange:
         """The phase, bytes of it that are done, and all that it has; and what was lost, if anything."""
         lost = self.stats.lost_attempts + self.stats.lost_receivers
         note = f", {lost} lost" if lost else ""
+        if self.pace:
+            # Each byte that is mapped was read, and each that is finished written.
+            moved = self.mapped_bytes + sum(self.spooled.values()) + sum(self.sums[p][1] for p in self.done)
+            note = f", {moved / max(self.now(), 0.1) / self.pace:.0%} of the disks' pace{note}"
         if "map" not in self.stats.phases:
             return "1 of 2: map", self.mapped_bytes, sum(split.end - split.start for split in self.splits), note
         done = sum(self.sums[p][1] for p in self.done)
@@ -570,16 +601,29 @@ def total_of(sums):
     return records, length, hashes % 2**64
 
 
-def partitions_for(splits, memory, nodes, receivers_a_node):
-    """How many partitions, and the memory of a mapper and of a receiver's sort, of `memory` bytes a node."""
+@dataclass(frozen=True)
+class Plan:
+    """What a job's memory is for. In bytes: a mapper's, and of each receiver what it keeps of what arrives and what
+    sorts a partition."""
+
+    partitions: int
+    mapper: int
+    kept: int
+    sorter: int
+
+
+def plan(splits, memory, nodes, receivers_a_node):
+    """The plan for `memory` bytes a node."""
     total_bytes = sum(split.end - split.start for split in splits)
     cpus = max(cpus for _, cpus in nodes)
     mapper = memory // 2 // cpus
-    # What arrives takes a block a connection; the rest of the other half sorts, after the mapping.
-    sorter = memory // 2 // receivers_a_node
+    # What arrives takes a block a connection; the rest of the other half keeps and sorts.
+    receiver = memory // 2 // receivers_a_node
+    kept = receiver // 4
+    sorter = receiver - kept
     # Records take their entries, and partitions differ.
     wanted = max(len(nodes) * receivers_a_node, -(-total_bytes * 3 // max(1, sorter)))
     most = min(_holdfast.PARTITIONS_MAX // 2, mapper // _holdfast.BLOCK_BYTES_MIN // 2)
     if most < 1:
         raise InvalidError(f"run a job with {memory} bytes of memory a node: give at least {4 * cpus * _holdfast.BLOCK_BYTES_MIN}")
-    return min(wanted, most), mapper, sorter
+    return Plan(min(wanted, most), mapper, kept, sorter)

@@ -15,12 +15,17 @@ what is no text is written with its key in front. Keys are text, bytes or whole 
 ``marshal`` can write: numbers, text, bytes, tuples, lists, dicts of those. The output is a directory of a file
 a partition, in the order of the keys (numbers, then bytes, then text).
 
-With `format` ``"csv"`` or ``"parquet"``, `map` takes a ``pyarrow.RecordBatch`` of the `columns` that are
-asked for. It answers pairs, or a batch (also of records that are no tables): its column `key` has the keys, and
+``"sum"``, ``"min"`` and ``"max"`` as `combine` or `reduce` fold numbers, without a call for each key.
+
+With `format` ``"csv"``, ``"parquet"`` or ``"lines"`` (of text, a column `line`), `map` takes a ``pyarrow.RecordBatch``
+of the `columns` that are asked for. It answers pairs, or a batch (also of records that are no tables): its column `key` has the keys, and
 the others are the value, a dict if they are several. Without a `map` the batch is taken as it is:
 
     holdfast.mapreduce(["/data/sales.parquet"], "/data/totals", format="parquet", columns=["user", "amount"],
-                       key="user", reduce=lambda user, amounts: sum(amounts), ray="local")
+                       key="user", combine="sum", reduce="sum", ray="local")
+
+Where a batch has text, bytes or whole numbers as keys, and numbers beside them, and `combine` is no function, its
+rows become no objects of Python: that is the fast way to count.
 
 With `output_format` ``"csv"`` or ``"parquet"``, `reduce` answers rows: a dict of columns and values, or a batch
 or table of Arrow, or a list or generator of those. With `values` it takes the values of a key as one of Arrow's:
@@ -52,6 +57,9 @@ from .target import Target, part
 COMBINED_KEYS_MAX = 200_000
 PAIRS = 20_000
 _PAIRS = Order(prefixed=True)
+#: Folds of numbers that kernels do, and of a mapper's memory the part that they take.
+FOLDS = ("sum", "min", "max")
+_FOLDING_OF = 4
 #: What a function of the job may raise. `sys.exit` is its error, too, and no end of the driver's or of a
 #: worker that another attempt would be made for.
 _RAISED = (Exception, SystemExit)
@@ -112,23 +120,27 @@ def records(pieces, framing):
         yield rest
 
 
-def answered(answer, key):
-    """The pairs in what `map` answered for one record or batch."""
+def answered(answer, key, kernels=False):
+    """The pairs in what `map` answered for one record or batch; with `kernels`, also :class:`tables.Columns`."""
     for pair in (answer,) if tables.is_batch(answer) else answer or ():
         if type(pair) is tuple and len(pair) == 2:
             yield pair
         elif tables.is_batch(pair):
-            yield from tables.rows(pair, key)
+            columns = tables.columns_of(pair, key) if kernels else None
+            yield from tables.rows(pair, key) if columns is None else (columns,)
         else:
             raise TypeError(f"it answered {type(pair).__name__} {pair!r:.60}: answer pairs of key and value")
 
 
-def pairs_of(map, items, name, key=None):
-    """What `map` answers for each record or batch, with keys in bytes."""
+def pairs_of(map, items, name, key=None, kernels=False):
+    """What `map` answers for each record or batch, with keys in bytes; with `kernels`, also :class:`tables.Columns`."""
     for number, item in enumerate(items, 1):
         try:
-            for found, value in answered(map(item) if map else item, key):
-                yield key_bytes(found), value
+            for pair in answered(map(item) if map else item, key, kernels):
+                if type(pair) is tables.Columns:
+                    yield pair
+                else:
+                    yield key_bytes(pair[0]), pair[1]
         except _RAISED as e:
             what = f"batch {number} of `{name}`, {item.num_rows} rows" if tables.is_batch(item) else (
                 f"record {number} of `{name}`, {item[:60]!r}"
@@ -201,11 +213,20 @@ class Mapping:
     access: places.Access = places.Access()
 
     def __call__(self, split, targets, attempt):
-        options = {"token": self.token, "split": split.number, "attempt": attempt, "memory": self.memory}
+        folds = type(self.combine) is str
+        folding = self.memory // _FOLDING_OF if folds else 0
+        options = {"token": self.token, "split": split.number, "attempt": attempt, "memory": self.memory - folding}
         mapper = _holdfast.Mapper(_PAIRS.rules(), list(self.boundaries), targets, **options)
-        pairs = pairs_of(self.map, self.reading.items(split, self.access), place(split), self.key)
-        for some in self.combined(pairs) if self.combine else batches(pairs):
-            mapper.push_pairs([(key, value_bytes(value)) for key, value in some])
+        to = _holdfast.Folding(mapper, self.combine, folding) if folds else mapper
+        kernels = folds or self.combine is None
+        pairs = pairs_of(self.map, self.reading.items(split, self.access), place(split), self.key, kernels)
+        for some in batches(pairs) if kernels else self.combined(pairs):
+            if type(some) is tables.Columns:
+                to.push_columns(*some)
+            else:
+                to.push_pairs([(key, value_bytes(value)) for key, value in some])
+        if folds:
+            to.finish()
         return mapper.finish()
 
     def combined(self, pairs):
@@ -234,8 +255,20 @@ class Mapping:
 
 
 def batches(pairs):
-    pairs = iter(pairs)
-    while some := list(itertools.islice(pairs, PAIRS)):
+    """Lists of pairs, and columns as they come, in their order."""
+    some = []
+    for pair in pairs:
+        if type(pair) is tables.Columns:
+            if some:
+                yield some
+                some = []
+            yield pair
+            continue
+        some.append(pair)
+        if len(some) >= PAIRS:
+            yield some
+            some = []
+    if some:
         yield some
 
 
@@ -254,17 +287,11 @@ class Finishing:
     def __call__(self, receiver, partition, _):
         sums = receiver.sum(partition)
         sorted_ = receiver.sorted(_PAIRS.rules(), partition, self.memory, 1)
-
-        def pairs():
-            while (some := sorted_.next_pairs()) is not None:
-                yield from some
-
         path = part(self.output, partition) + self.writing.suffix
         with self.writing.part(path, self.access) as written:
-            for raw, group in itertools.groupby(pairs(), key=lambda pair: pair[0]):
-                key = key_of(raw)
+            for key, answers in self.folded(sorted_) if type(self.reduce) is str else self.reduced(sorted_):
                 try:
-                    for answer in self.answers(key, (value for _, value in group)):
+                    for answer in answers:
                         try:
                             written.write(key, answer)
                         except OSError as e:
@@ -276,6 +303,23 @@ class Finishing:
         columns = () if written.schema is None else (parts.shown(written.schema),)
         return (sums, written.written, *columns)
 
+    def folded(self, sorted_):
+        """Each key and its one number, by a kernel."""
+        while (some := sorted_.next_folded(self.reduce)) is not None:
+            for raw, number in some:
+                yield key_of(raw), (number,)
+
+    def reduced(self, sorted_):
+        """Each key and what the function answers for it, which is called as that is asked for."""
+
+        def pairs():
+            while (some := sorted_.next_pairs()) is not None:
+                yield from some
+
+        for raw, group in itertools.groupby(pairs(), key=lambda pair: pair[0]):
+            key = key_of(raw)
+            yield key, self.answers(key, (value for _, value in group))
+
     def answers(self, key, values):
         """What the function answers for one key."""
         if self.values is None:
@@ -283,9 +327,10 @@ class Finishing:
         else:
             given = self.values.of(key, values, self.memory)
         answer = self.reduce(key, given)
-        if answer is None:
-            return ()
-        return answer if isinstance(answer, (list, types.GeneratorType)) else (answer,)
+        if isinstance(answer, (list, types.GeneratorType)):
+            yield from answer
+        elif answer is not None:
+            yield answer
 
 
 def sample(map, key, splits, reading, wanted, access):
@@ -299,6 +344,16 @@ def sample(map, key, splits, reading, wanted, access):
     return taken
 
 
+def check_folds(combine, reduce, values, output_format):
+    for what, given in (("combine", combine), ("reduce", reduce)):
+        if not callable(given) and given not in FOLDS and not (what == "combine" and given is None):
+            raise InvalidError(f"run a job with {what}={given!r:.60}: give a function, or one of {', '.join(map(repr, FOLDS))}")
+    if type(reduce) is str and (values is not None or output_format is not None):
+        raise InvalidError(
+            f"run a job with reduce={reduce!r}: it takes numbers and writes lines: with `values` or `output_format` give a function"
+        )
+
+
 def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local", format=None, columns=None,
         record=None, prefixed=False, delimiter=10, values=None, output_format=None, output_schema=None,
         memory=exchange.MEMORY_BYTES, temp=None, resume=False, secret=None, s3=None,
@@ -306,8 +361,8 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
     """Runs a job (see this module) of files that every node sees, or ``holdfast://`` and ``s3://`` paths, into the
     new directory `output`, which is made with those above it. `secret` is the file with a Holdfast node's secret, and
     `s3` a dict of ``endpoint``, ``key``, ``secret``, ``region`` or ``profile``, each where it is not to be found as
-    Amazon's own tools find it on each node. `memory` is in bytes and a node's. `format` is ``"csv"`` or ``"parquet"``, `columns`
-    are the names of those that are read (for CSV also a ``pyarrow.Schema``), `key` is the key's column.
+    Amazon's own tools find it on each node. `memory` is in bytes and a node's. `format` is ``"csv"``, ``"parquet"``
+    or ``"lines"``, `columns` are the names of those that are read (for CSV and lines also a ``pyarrow.Schema``), `key` is the key's column.
     `values` is ``"arrow"``, or the type of the values where it is known: a ``pyarrow.DataType``, or a
     ``pyarrow.Schema`` of dicts. `output_format` is ``"csv"`` or ``"parquet"``, `output_schema` their columns.
     With `resume` a job goes on that was interrupted at the same call: what it has finished is not done again,
@@ -318,6 +373,7 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
     Raises :class:`JobError` where a function of the job fails; then there is no output, and inputs stand.
     """
     began = time.monotonic()
+    check_folds(combine, reduce, values, output_format)
     inputs, output = sources.paths_of(inputs), os.fspath(output)
     writing, taking = parts.written_as(output_format, output_schema), tables.taken_as(values)
     access = places.access_of(secret, s3)
@@ -332,7 +388,8 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
     with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
         bar.tell("sample")
-        wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
+        plan = exchange.plan(splits, memory, nodes, len(temp or [0]))
+        wanted = plan.partitions
         token = _holdfast.draw_token()
 
         def drawn():
@@ -362,8 +419,9 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
                 splits,
                 len(boundaries) + 1,
                 temp=temp,
-                mapping=Mapping(map, combine, key, reading, boundaries, token, mapper, access),
-                finishing=Finishing(reduce, target.temporary, sorter, access, taking, writing),
+                kept=plan.kept,
+                mapping=Mapping(map, combine, key, reading, boundaries, token, plan.mapper, access),
+                finishing=Finishing(reduce, target.temporary, plan.sorter, access, taking, writing),
                 token=token,
                 access=access,
                 observe=observe,

@@ -54,6 +54,14 @@ def remote(path, access):
     return _node(node, access.secret), "/" + name
 
 
+def files_of(path, access):
+    """The files that are read where a job's input is this path: one, or those of one of Holdfast's multifiles."""
+    if not is_remote(path):
+        return [path]
+    place, name = remote(path, access)
+    return [path[: len(path) - len(name)] + file for file in place.files_of(name)]
+
+
 def open_file(path, mode, access):
     """A file or an object, to be read or written; one that is written is there once it is closed."""
     place, name = remote(path, access)
@@ -94,8 +102,14 @@ class Node:
     def exists(self, name):
         return self.client.exists(name)
 
-    def make_directory(self, name):
-        self.client.make_dir(name, parents=True)
+    def make_directory(self, name, in_one):
+        """For parts; with `in_one`, one that is read as one file."""
+        self.client.make_dir(name, kind="multifile" if in_one else "directory", parents=True)
+
+    def files_of(self, name):
+        """The files that a multifile has, in their order; of all else itself."""
+        info = self.client.stat(name, follow=True)
+        return [f"{name}/{e.name}" for e in self.client.list(name)] if info.kind == "multifile" else [name]
 
     def list(self, directory):
         """Name, length and time of what is in a directory; nothing where it is not."""
@@ -189,7 +203,10 @@ class Objects:
         with self.doing("look for", name):
             return self.fs.exists(name)
 
-    def make_directory(self, name):
+    def files_of(self, name):
+        return [name]
+
+    def make_directory(self, name, in_one):
         """There are none; but a bucket that is not there is said before the work and not behind it."""
         bucket = name.partition("/")[0]
         if not self.exists(bucket):

@@ -68,6 +68,10 @@ class Bar:
     def __init__(self, stream):
         self.stream, self.line, self.drawn = stream, Line(), 0.0
 
+    @property
+    def is_seen(self):
+        return self.stream is not None
+
     def tell(self, phase, done=0, total=0, note=""):
         if self.stream is None:
             return

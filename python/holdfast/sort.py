@@ -146,8 +146,8 @@ def evenly(order, uniform, wanted):
 def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BYTES, temp=None, parts=False,
         replace=False, resume=False, secret=None, s3=None, uniform=None, split_bytes=sources.SPLIT_BYTES, progress=True,
         observe=None):
-    """Sorts `inputs` into the file `output`, or with `parts` (and always into Holdfast) into a directory of
-    one file a partition. `memory` is in bytes and a node's, all buffers together. `temp` are the
+    """Sorts `inputs` into the file `output`, or with `parts` into a directory of one file a partition. In Holdfast the
+    file is a multifile, whose parts are read as one; in S3 there are always parts. `memory` is in bytes and a node's, all buffers together. `temp` are the
     directories for what is under way, on each node one receiver each. `secret` and `s3` are as in
     :mod:`holdfast.mapreduce`. With `uniform`, ``"bytes"`` or ``"ascii"`` (the printable characters and the space), the
     keys of records of a fixed length are known to be random, and nothing is read for a sample: the sort benchmark
@@ -171,7 +171,8 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
     with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
         bar.tell("sample")
-        wanted, mapper, sorter = exchange.partitions_for(splits, memory, nodes, len(temp or [0]))
+        plan = exchange.plan(splits, memory, nodes, len(temp or [0]))
+        wanted = plan.partitions
         token = _holdfast.draw_token()
 
         def drawn():
@@ -183,7 +184,7 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
             return result[0][1]
 
         with goal as target:
-            boundaries = target.plan(splits, f"sort by {order}", drawn)
+            boundaries = target.plan(splits, f"sort by {order}" + (", in parts" if parts else ""), drawn)
             threads = max(cpus for _, cpus in nodes)
             job = exchange.Exchange(
                 engine,
@@ -191,8 +192,9 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
                 splits,
                 1 + sum(1 + alone for _, alone in boundaries),
                 temp=temp,
-                mapping=Mapping(order, tuple(boundaries), token, mapper, access),
-                finishing=Finishing(order, target.temporary, target.parts, sorter, threads, access),
+                kept=plan.kept,
+                mapping=Mapping(order, tuple(boundaries), token, plan.mapper, access),
+                finishing=Finishing(order, target.temporary, target.parts, plan.sorter, threads, access),
                 token=token,
                 access=access,
                 observe=observe,

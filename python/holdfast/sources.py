@@ -76,7 +76,7 @@ def stamp(path, access):
 def splits_of(inputs, framing, split_bytes, access=places.Access()):
     """Cuts inputs into splits, at the borders of records where these are known beforehand."""
     splits = []
-    for path in inputs:
+    for path in (file for given in inputs for file in places.files_of(given, access)):
         mark = stamp(path, access)
         size = mark[0]
         if framing.record and size % framing.record:

@@ -1,8 +1,8 @@
-"""CSV and Parquet as inputs of jobs, in Arrow record batches, and what functions of a job take and answer in
-such batches. It needs `pyarrow`, on every node, and imports it where a job has tables.
+"""CSV, Parquet and lines of text as inputs of jobs, in Arrow record batches, and what functions of a job take and
+answer in such batches. It needs `pyarrow`, on every node, and imports it where a job has tables.
 
-A split of Parquet is some row groups, one of CSV some lines: a value of CSV may hold no newline, as pyarrow
-reads it by default. The types of CSV's columns are those of the front of the first file, or as the job
+A split of Parquet is some row groups, one of CSV or text some lines: a value of CSV may hold no newline, as pyarrow
+reads it by default. Lines are a table of one column, `line`. The types of CSV's columns are those of the front of the first file, or as the job
 says by a ``pyarrow.Schema``.
 """
 
@@ -10,15 +10,20 @@ import dataclasses
 import itertools
 import marshal
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import sources
+from . import _holdfast, sources
 from .errors import InvalidError, UnsupportedError
 
+#: What is written, and what is read.
 FORMATS = ("csv", "parquet")
-#: Rows of a batch, at most, and bytes of CSV that are parsed at once.
+INPUT_FORMATS = ("csv", "lines", "parquet")
+#: The column of lines.
+LINE = "line"
+#: Rows of a batch, at most; bytes of lines that are parsed at once, and of one line.
 BATCH_ROWS = 64 << 10
 BLOCK_BYTES = 4 << 20
+LINE_BYTES_MAX = 64 << 20
 #: Rows of a split's front that are mapped for the sample.
 SAMPLE_ROWS = 4096
 _LINES = sources.Framing()
@@ -120,9 +125,68 @@ def rows(batch, key):
     return zip(keys, batch.select(others).to_pylist())
 
 
+class Columns(NamedTuple):
+    """Keys and numbers of some rows as the kernels take them: the kind of the keys, where each begins, their bytes;
+    the numbers, and whether they are floats."""
+
+    kind: str
+    offsets: Any
+    keys: Any
+    numbers: Any
+    are_floats: bool
+
+
+def columns_of(batch, key):
+    """The column `key` and the other one as :class:`Columns`; None where they are not text, bytes or whole numbers
+    beside numbers, without nulls: then rows are taken one by one (:func:`rows`), with the same result."""
+    pyarrow, names = arrow(), batch.column_names
+    if key not in names or len(names) != 2 or not batch.num_rows:
+        return None
+    keys, numbers = whole(batch.column(key)), whole(batch.column(next(n for n in names if n != key)))
+    if keys.null_count or numbers.null_count:
+        return None
+    kinds = pyarrow.types
+    if kinds.is_string(keys.type) or kinds.is_large_string(keys.type):
+        kind, keys = "s", keys.cast(pyarrow.large_string())
+    elif kinds.is_binary(keys.type) or kinds.is_large_binary(keys.type):
+        kind, keys = "b", keys.cast(pyarrow.large_binary())
+    elif is_whole(keys.type):
+        kind, keys = "a", keys.cast(pyarrow.int64())
+    else:
+        return None
+    are_floats = kinds.is_floating(numbers.type)
+    if not are_floats and not is_whole(numbers.type):
+        return None
+    numbers = fixed(numbers.cast(pyarrow.float64() if are_floats else pyarrow.int64()))
+    if kind == "a":
+        return Columns(kind, b"", fixed(keys), numbers, are_floats)
+    _, offsets, data = keys.buffers()
+    first = keys.offset * 8
+    return Columns(kind, memoryview(offsets)[first : first + 8 * len(keys) + 8], data or b"", numbers, are_floats)
+
+
+def is_whole(type):
+    """Whether all of it are whole numbers of 64 bits with a sign."""
+    kinds = arrow().types
+    return kinds.is_integer(type) and not kinds.is_uint64(type)
+
+
+def whole(column):
+    """A column as one array, of its values where it is of numbers of them."""
+    pyarrow = arrow()
+    if isinstance(column, pyarrow.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+
+
+def fixed(array):
+    """The bytes of an array of eight bytes each."""
+    return memoryview(array.buffers()[1])[array.offset * 8 : (array.offset + len(array)) * 8]
+
+
 @dataclass(frozen=True)
 class Tables:
-    """How tables are read: which columns (all of them if None), and the types of those of CSV."""
+    """How tables are read: which columns (all of them if None), and the types of those of CSV and of lines."""
 
     format: str
     columns: tuple = None
@@ -131,7 +195,7 @@ class Tables:
     def items(self, split, access):
         """The record batches of a split."""
         with sources.open_split(split, access) as file:
-            yield from (self.parquet if self.format == "parquet" else self.csv)(split, file)
+            yield from getattr(self, self.format)(split, file)
 
     def front(self, split, access):
         """Some rows of its front, for the sample."""
@@ -146,14 +210,27 @@ class Tables:
         yield from whole.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
 
     def csv(self, split, file):
-        pieces = sources.chunks(file, split, _LINES)
         head = split.start == 0
-        while block := b"".join(blocks(pieces)):
+        for block in blocks(split.path, sources.chunks(file, split, _LINES)):
             if head:
                 block, head = block[block.find(b"\n") + 1 or len(block) :], False
             if not block.strip():
                 continue
             yield from self.parse(split.path, block, split.detail).to_batches(BATCH_ROWS)
+
+    def lines(self, split, file):
+        pyarrow = arrow()
+        for block in blocks(split.path, sources.chunks(file, split, _LINES)):
+            offsets, data = map(pyarrow.py_buffer, _holdfast.cut_lines(block))
+            array = pyarrow.Array.from_buffers(pyarrow.binary(), offsets.size // 4 - 1, [None, offsets, data])
+            try:
+                array = array.cast(self.types.field(LINE).type)
+            except pyarrow.ArrowInvalid:
+                raise InvalidError(
+                    f"read `{split.path}` as text: a line behind byte {split.start} is not UTF-8: take lines as bytes, "
+                    f'columns=pyarrow.schema([("{LINE}", pyarrow.binary())])'
+                ) from None
+            yield from pyarrow.table({LINE: array}).to_batches(BATCH_ROWS)
 
     def parse(self, path, block, header):
         pyarrow = arrow()
@@ -174,14 +251,23 @@ class Tables:
             ) from None
 
 
-def blocks(pieces):
-    """Pieces up to the size of a block, the last one to a line's end."""
-    taken = 0
+def blocks(path, pieces):
+    """Whole lines, as many as a block holds and one more at least; the last one may lack its end."""
+    taken, length = [], 0
     for piece in pieces:
-        yield piece
-        taken += len(piece)
-        if taken >= BLOCK_BYTES and piece.endswith(b"\n"):
-            return
+        taken.append(piece)
+        length += len(piece)
+        if length < BLOCK_BYTES:
+            continue
+        cut = piece.rfind(b"\n") + 1
+        if cut:
+            taken[-1], rest = piece[:cut], piece[cut:]
+            yield b"".join(taken)
+            taken, length = [rest], len(rest)
+        elif length > LINE_BYTES_MAX + BLOCK_BYTES:
+            raise InvalidError(f"read `{path}`: a line of more than {LINE_BYTES_MAX} bytes: give the right format, or cut it")
+    if length:
+        yield b"".join(taken)
 
 
 def header_of(path, front):
@@ -196,17 +282,24 @@ def header_of(path, front):
 
 def splits_of(inputs, format, columns, split_bytes, access=sources.places.Access()):
     """The splits of tables, and how they are read. `columns` are names or a ``pyarrow.Schema``."""
-    if format not in FORMATS:
-        raise InvalidError(f"run a job of `{format}`: the formats are {listed(FORMATS)}, or None for records")
+    if format not in INPUT_FORMATS:
+        raise InvalidError(f"run a job of `{format}`: the formats are {listed(INPUT_FORMATS)}, or None for records")
     pyarrow = arrow()
     types = columns if isinstance(columns, pyarrow.Schema) else None
     names = tuple(types.names if types is not None else columns) if columns is not None else None
     if format == "parquet":
         if types is not None:
             raise InvalidError("read Parquet: its files say the types of columns: give `columns` as names")
-        splits = [s for path in inputs for s in row_groups(path, names, split_bytes, access)]
+        files = [file for path in inputs for file in sources.places.files_of(path, access)]
+        splits = [s for path in files for s in row_groups(path, names, split_bytes, access)]
         numbered = [dataclasses.replace(split, number=n) for n, split in enumerate(splits)]
         return numbered, Tables(format, names)
+    if format == "lines":
+        types = types or pyarrow.schema([(LINE, pyarrow.string())])
+        text = [pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary()]
+        if types.names != [LINE] or types.field(LINE).type not in text or names not in (None, (LINE,)):
+            raise InvalidError(f"read lines: they have one column, `{LINE}`, of text or of bytes: leave out `columns`")
+        return sources.splits_of(inputs, _LINES, split_bytes, access), Tables(format, (LINE,), types)
     splits, headers = [], {}
     for split in sources.splits_of(inputs, _LINES, split_bytes, access):
         if split.path not in headers:

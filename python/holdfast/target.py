@@ -40,8 +40,9 @@ def sync_directory(path):
 
 
 class Target:
-    """An output for as long as a job takes: the file `output`, or with `parts` a directory of files; into
-    Holdfast and S3 always the latter. With `resume` it is what an interrupted job left, if there is any."""
+    """An output for as long as a job takes: the file `output`, or with `parts` a directory of files. In Holdfast
+    one file is a multifile, which has parts and is read as one; in S3 there are always parts. With `resume` it is what
+    an interrupted job left, if there is any."""
 
     def __init__(self, output, parts, *, doing, suffix="", replace=False, resume=False, access):
         self.output, self.resume, self.access = output, resume, access
@@ -51,6 +52,7 @@ class Target:
         self.renames = not self.remote or self.place(output)[0].renames
         if not self.renames:
             self.check_key(replace)
+        self.in_one = self.remote and self.renames and not parts
         self.parts = parts or self.remote
         self.replace = replace
         self.directory, self.name = os.path.split(output.rstrip("/") if self.remote else os.path.abspath(output))
@@ -94,7 +96,7 @@ class Target:
         self.found = None
         if self.remote:
             place, name = self.place(self.temporary)
-            place.make_directory(name)
+            place.make_directory(name, in_one=self.in_one)
             return self
         self.make_directory()
         if self.parts:

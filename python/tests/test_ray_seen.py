@@ -117,6 +117,20 @@ def text(tmp_path_factory):
     return path
 
 
+def test_who_looks_on_is_told_the_share_of_what_the_disks_can_do(cluster, text, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    from holdfast import exchange
+
+    for least, told in ((1, True), (2 << 30, False)):
+        monkeypatch.setattr(exchange, "PACE_FROM_BYTES", least)
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        sort(text, tmp_path / f"out{least}", progress=True)
+        assert ("of the disks' pace" in sys.stderr.getvalue()) == told
+
+
 def test_a_job_is_drawn_with_each_node_and_what_was_lost(cluster, text, tmp_path):
     stats = sort(text, tmp_path / "out", observe=at_a_drawn_moment(1, kill_a_receiver))
     assert stats.lost_receivers >= 1

@@ -7,6 +7,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from holdfast.sort import Order
 
 ray = pytest.importorskip("ray", reason="jobs over many machines are not tried: `make python-ray` installs Ray")
 
@@ -42,8 +43,17 @@ def test_a_sort_reads_from_a_node_and_writes_to_it(cluster, client, place, store
     where, options = stored
     client.put(f"{place}/in", text)
     stats = holdfast.sort([f"{where}/in"], f"{where}/out", temp=[str(tmp_path)], **options)
-    assert parts(client, f"{place}/out") == b"".join(sorted(text.splitlines(keepends=True)))
+    in_order = b"".join(sorted(text.splitlines(keepends=True)))
+    assert parts(client, f"{place}/out") == in_order
     assert stats.splits > 3 and stats.bytes == len(text)
+    # It is read as one file, and so it is an input.
+    with client.open(f"{place}/out") as file:
+        assert b"".join(iter(lambda: file.read(1 << 20), b"")) == in_order
+    order = Order(letters="r")
+    holdfast.sort([f"{where}/out"], f"{where}/back", order=order, parts=True, temp=[str(tmp_path)], **options)
+    assert parts(client, f"{place}/back") == b"".join(sorted(text.splitlines(keepends=True), reverse=True))
+    assert [client.stat(f"{place}/{name}").kind for name in ("out", "back")] == ["multifile", "directory"]
+    client.delete(f"{place}/back", recursive=True)
     # Nothing else is left there.
     assert sorted(entry.name for entry in client.list(place)) == ["in", "out"]
     with pytest.raises(errors.ExistsError, match="out`: it exists"):

@@ -97,6 +97,40 @@ def test_a_map_takes_batches_and_answers_batches_or_pairs(cluster, files, sales,
     assert table(tmp_path / "pairs") == folded(sales, lambda r: r["shop"], lambda r: r["amount"])
 
 
+@pytest.mark.parametrize("combine", ["sum", None])
+def test_columns_of_keys_and_numbers_are_summed_by_kernels(cluster, files, sales, tmp_path, combine):
+    run(files, tmp_path / "out", columns=["user", "amount"], key="user", combine=combine, reduce="sum")
+    assert table(tmp_path / "out") == folded(sales, lambda r: r["user"], lambda r: r["amount"])
+
+
+def counted(batch):
+    words = pyarrow.compute.list_flatten(pyarrow.compute.split_pattern(batch["line"], " "))
+    found = words.value_counts()
+    return pyarrow.table({"word": found.field("values"), "n": found.field("counts")})
+
+
+@pytest.mark.parametrize("combine", ["sum", "max", None, total])
+def test_lines_are_a_table_and_words_are_counted_in_columns(cluster, tmp_path, combine):
+    draw = random.Random(3)
+    words = ["", "to", "be", "\u00e9t\u00e9", "or\tnot", "\r"]
+    lines = [" ".join(draw.choices(words, k=draw.randrange(9))) for _ in range(20_000)]
+    (tmp_path / "in").write_bytes("\n".join(lines).encode())
+    options = {"format": "lines", "map": counted, "key": "word", "combine": combine, "reduce": "max" if combine == "max" else "sum"}
+    job = {"ray": "auto", "memory": MEMORY, "split_bytes": 50_000, "temp": [str(tmp_path / "temp")], **options}
+    stats = holdfast.mapreduce([tmp_path / "in"], tmp_path / "out", **job)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir()).decode()
+    rows = [line.rpartition("\t") for line in written.split("\n")[:-1]]
+    found = {word: int(count) for word, _, count in rows}
+    assert len(found) == len(rows)
+    every = collections.Counter(word for line in lines for word in line.split(" "))
+    if combine == "max":
+        # The most of a split, of which there are several.
+        assert found.keys() == every.keys() and all(0 < found[word] < every[word] for word in ("to", "be"))
+    else:
+        assert found == every
+    assert stats.splits > 3
+
+
 def test_a_column_that_is_missing_is_named_beside_those_that_are_there(cluster, files, tmp_path):
     with pytest.raises(errors.InvalidError, match="no column `price`: its columns are `user`, `shop`, `amount`"):
         run(files, tmp_path / "out", columns=["user", "price"], key="user")
@@ -104,7 +138,7 @@ def test_a_column_that_is_missing_is_named_beside_those_that_are_there(cluster, 
         run(files, tmp_path / "out", map=lambda batch: batch.select(["shop", "amount"]), key="user")
     with pytest.raises(errors.HoldfastError, match="which column is the key"):
         run(files, tmp_path / "out")
-    with pytest.raises(errors.InvalidError, match="run a job of `orc`: the formats are `csv`, `parquet`"):
+    with pytest.raises(errors.InvalidError, match="run a job of `orc`: the formats are `csv`, `lines`, `parquet`"):
         run(("orc", files[1]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -118,6 +152,166 @@ def test_csv_cut_anywhere_has_each_row_once(tmp_path):
         splits, reading = tables.splits_of([str(path)], "csv", None, split_bytes)
         found = [row["a"] for split in splits for batch in reading.items(split, None) for row in batch.to_pylist()]
         assert found == list(range(201)), split_bytes
+
+
+def test_lines_cut_anywhere_in_blocks_of_any_length_are_those_of_the_file(tmp_path, monkeypatch):
+    from holdfast import sources, tables
+
+    draw = random.Random(4)
+    lines = ["x" * draw.choice([0, 0, 1, 7, 40]) + chr(0xE9) for _ in range(300)]
+    bodies = ["\n".join(lines) + "\n", "\n".join(lines), "\n", "\n\n", "one", "\n\none"]
+    # Empty lines, also at the end, where only what has an end or a byte is one.
+    for n, body in enumerate(bodies):
+        path = tmp_path / f"{n}"
+        path.write_text(body)
+        expected = body.split("\n")[: None if body[-1:] != "\n" else -1]
+        for split_bytes in (1, 13, 64, 100_000):
+            for block, piece in ((1, 1), (9, 4), (64, 64), (1 << 20, 1 << 20)):
+                monkeypatch.setattr(tables, "BLOCK_BYTES", block)
+                monkeypatch.setattr(sources, "READ_BYTES", piece)
+                splits, reading = tables.splits_of([str(path)], "lines", None, split_bytes)
+                batches = [batch for split in splits for batch in reading.items(split, None)]
+                assert [line for batch in batches for line in batch["line"].to_pylist()] == expected, (n, split_bytes, block)
+
+
+def test_a_block_of_lines_is_no_longer_than_it_may(tmp_path):
+    """A split was parsed at once: a block ended only where what was read happened to end with a line."""
+    from holdfast import tables
+
+    path = tmp_path / "in.csv"
+    path.write_text("n\n" + "12345\n" * 3_000_000)
+    for format in ("csv", "lines"):
+        splits, reading = tables.splits_of([str(path)], format, None, 1 << 30)
+        held = [batch.num_rows for split in splits for batch in reading.items(split, None)]
+        assert sum(held) == 3_000_000 + (format == "lines") and len(held) >= 3_000_000 / tables.BATCH_ROWS
+    with open(path, "rb") as file:
+        pieces = iter(lambda: file.read(1 << 20), b"")
+        blocks = [len(block) for block in tables.blocks(path, pieces)]
+    assert len(blocks) > 3 and max(blocks) <= tables.BLOCK_BYTES + (1 << 20)
+    with pytest.raises(errors.InvalidError, match="a line of more than 67108864 bytes"):
+        list(tables.blocks("in", iter([bytes(1 << 20)] * 80)))
+
+
+def test_lines_that_are_no_text_are_taken_as_bytes_if_said(tmp_path):
+    from holdfast import tables
+
+    (tmp_path / "in").write_bytes(b"good\n\xff\n")
+    splits, reading = tables.splits_of([str(tmp_path / "in")], "lines", None, 100)
+    with pytest.raises(errors.InvalidError, match="not UTF-8: take lines as bytes"):
+        list(reading.items(splits[0], None))
+    said = pyarrow.schema([("line", pyarrow.binary())])
+    splits, reading = tables.splits_of([str(tmp_path / "in")], "lines", said, 100)
+    assert next(reading.items(splits[0], None))["line"].to_pylist() == [b"good", b"\xff"]
+    for wrong in (["text"], pyarrow.schema([("line", pyarrow.int64())])):
+        with pytest.raises(errors.InvalidError, match="one column, `line`"):
+            tables.splits_of([str(tmp_path / "in")], "lines", wrong, 100)
+
+
+@pytest.fixture
+def sent(tmp_path):
+    """What arrives of a batch at a receiver, by what the mapper or a fold before it is given."""
+    from holdfast import _holdfast, mapreduce
+
+    def send(push, fold=None):
+        token, rules = _holdfast.draw_token(), mapreduce._PAIRS.rules()
+        receiver = _holdfast.Receiver(str(tmp_path), address="127.0.0.1", token=token, partitions=[0], connections_max=2)
+        options = {"token": token, "split": 0, "attempt": 1, "memory": 1 << 20}
+        mapper = _holdfast.Mapper(rules, [], [(receiver.address, [0])], **options)
+        folding = _holdfast.Folding(mapper, fold, 2000) if fold else None
+        push(folding or mapper)
+        if folding:
+            folding.finish()
+        mapper.finish()
+        pairs, sorted_ = [], receiver.sorted(rules, 0, 64 << 20, 1)
+        if fold:
+            while (some := sorted_.next_folded(fold)) is not None:
+                pairs += [(mapreduce.key_of(key), number) for key, number in some]
+        else:
+            while (some := sorted_.next_pairs()) is not None:
+                pairs += [(mapreduce.key_of(key), mapreduce.marshal.loads(value)) for key, value in some]
+        receiver.close()
+        return pairs
+
+    return send
+
+
+def columns_of_every_kind():
+    text = ["", "a", "\x00b", "\u00e9", "a", "long" * 50]
+    keys = [
+        pyarrow.array(text),
+        pyarrow.array(text, pyarrow.large_string()),
+        pyarrow.array([word.encode() for word in text]),
+        pyarrow.array(text).dictionary_encode(),
+        pyarrow.array([5, -5, 0, 5, (1 << 63) - 1, -(1 << 63)]),
+        pyarrow.array([1, 2, 3, 2, 1, 255], pyarrow.uint8()),
+        pyarrow.array(["never"] + text).slice(1),
+        pyarrow.chunked_array([text[:2], [], text[2:]]),
+    ]
+    numbers = [
+        pyarrow.array([1, -1, 1 << 40, -(1 << 60), 0, 1 << 31]),
+        pyarrow.array([1, 2, 3, 4, 5, 250], pyarrow.uint8()),
+        pyarrow.array([0.5, -1.0, 1e300, 0.0, 7.0, 1.0]),
+        pyarrow.array([0.5, -1.0, 1e30, 0.0, 7.0, 1.0], pyarrow.float32()),
+        pyarrow.array([9, 1, -1, 1 << 40, -(1 << 60), 0, 1 << 31]).slice(1),
+    ]
+    return [pyarrow.table({"k": key, "n": number}) for key in keys for number in numbers]
+
+
+def test_columns_are_the_pairs_that_their_rows_are(sent):
+    from holdfast import mapreduce, tables
+
+    for batch in columns_of_every_kind():
+        columns = tables.columns_of(batch, "k")
+        assert columns is not None, batch.schema
+        rows = list(tables.rows(batch, "k"))
+        told = [(mapreduce.key_bytes(key), mapreduce.value_bytes(value)) for key, value in rows]
+        expected = sent(lambda to: to.push_pairs(told))
+        assert sorted(expected, key=repr) == sorted(rows, key=repr)
+        assert sent(lambda to: to.push_columns(*columns)) == expected
+        for name, fold in (("sum", sum), ("min", min), ("max", max)):
+            values = collections.defaultdict(list)
+            for key, value in rows * 3:
+                values[key].append(value)
+            folded = sent(lambda to: [to.push_columns(*columns) for _ in range(3)], name)
+            assert dict(folded) == {key: fold(some) for key, some in values.items()} and len(folded) == len(values)
+            assert sent(lambda to: [to.push_pairs(told) for _ in range(3)], name) == folded
+
+
+def test_columns_that_kernels_do_not_take_are_taken_as_rows():
+    from holdfast import tables
+
+    good = pyarrow.array([1, 2])
+    for keys, numbers in (
+        (pyarrow.array(["a", None]), good),
+        (good, pyarrow.array([None, 1])),
+        (pyarrow.array([1.5, 2.5]), good),
+        (pyarrow.array([True, False]), good),
+        (good, pyarrow.array([True, False])),
+        (good, pyarrow.array(["1", "2"])),
+        (good, pyarrow.array([1 << 63, 1], pyarrow.uint64())),
+        (pyarrow.array([1 << 63, 1], pyarrow.uint64()), good),
+    ):
+        assert tables.columns_of(pyarrow.table({"k": keys, "n": numbers}), "k") is None
+    assert tables.columns_of(pyarrow.table({"k": good, "n": good, "m": good}), "k") is None
+    assert tables.columns_of(pyarrow.table({"k": good[:0], "n": good[:0]}), "k") is None
+
+
+def test_what_cannot_be_folded_is_said(cluster, files, sent, tmp_path):
+    with pytest.raises(errors.InvalidError, match="key `a`: the sum needs more than 64 bits"):
+        sent(lambda to: to.push_columns("s", *large()), "sum")
+    with pytest.raises(errors.InvalidError, match="key `plain`: one is no number of 64 bits"):
+        run(files, tmp_path / "out", map=lambda batch: [("plain", "text")], combine="sum", reduce="sum")
+    with pytest.raises(errors.InvalidError, match="combine='mean': give a function, or one of 'sum', 'min', 'max'"):
+        run(files, tmp_path / "out", combine="mean", reduce="sum")
+    with pytest.raises(errors.InvalidError, match="reduce='sum': it takes numbers and writes lines"):
+        run(files, tmp_path / "out", reduce="sum", output_format="csv")
+    assert not (tmp_path / "out").exists()
+
+
+def large():
+    """Two rows of one key whose sum is too large."""
+    offsets = (0).to_bytes(8, "little") + (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
+    return offsets, b"aa", 2 * (1 << 62).to_bytes(8, "little"), False
 
 
 def test_types_are_those_of_the_front_unless_said(tmp_path):

@@ -6,6 +6,7 @@
 mod aio;
 mod background;
 mod client;
+mod columns;
 mod errors;
 mod files;
 mod info;
@@ -42,7 +43,10 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<shuffle::Mapper>()?;
     module.add_class::<shuffle::Receiver>()?;
     module.add_class::<shuffle::Sorted>()?;
+    module.add_class::<columns::Folding>()?;
+    module.add_function(wrap_pyfunction!(columns::cut_lines, module)?)?;
     module.add_function(wrap_pyfunction!(shuffle::draw_token, module)?)?;
     module.add_function(wrap_pyfunction!(shuffle::pair_boundary, module)?)?;
+    module.add_function(wrap_pyfunction!(shuffle::disk_pace, module)?)?;
     shuffle::add_limits(module)
 }

@@ -3,10 +3,12 @@
 //! where, and sees sums.
 
 use crate::client::bytes_of;
+use crate::columns::{self, Columns, number_of};
 use crate::errors::{raised, waiting};
 use holdfast_base::{Error, Result};
 use holdfast_env::tasks;
 use holdfast_env::{HoldMutex, RealDisk, RealRng, Secret};
+use holdfast_shuffle::fold::{Fold, Neighbours, Number};
 use holdfast_shuffle::ledger::Attempt;
 use holdfast_shuffle::output::{FilePart, Pieces};
 use holdfast_shuffle::sorter::{self, Sorting};
@@ -15,6 +17,7 @@ use holdfast_sort::hash::Sum;
 use holdfast_sort::key::{Key, LineOptions};
 use holdfast_sort::order::Order;
 use holdfast_sort::pieces;
+use holdfast_sort::probe;
 use holdfast_sort::record::Format;
 use holdfast_sort::split::Splitters;
 use pyo3::prelude::*;
@@ -42,6 +45,12 @@ fn token_of(text: &str) -> Result<Secret> {
 #[pyfunction]
 pub fn draw_token() -> String {
     Secret::draw(&RealRng).text().trim().to_owned()
+}
+
+/// Bytes a second that the disk of a directory reads and writes together, by `bytes` each way.
+#[pyfunction]
+pub fn disk_pace(py: Python<'_>, directory: PathBuf, bytes: u64) -> PyResult<f64> {
+    waiting(py, || probe::mixed_bandwidth(&RealDisk, &directory, bytes))
 }
 
 /// The sample of a key: a boundary at it cuts no key in two.
@@ -141,6 +150,11 @@ impl Mapper {
     ) -> PyResult<()> {
         waiting(py, || work(self.mapper.held().as_mut().ok_or_else(ended)?))
     }
+
+    /// Takes whole records of pairs.
+    pub fn push_records(&self, records: &[u8]) -> Result<()> {
+        self.mapper.held().as_mut().ok_or_else(ended)?.push(records)
+    }
 }
 
 #[pymethods]
@@ -211,6 +225,20 @@ impl Mapper {
         })
     }
 
+    /// Takes rows of a key and a number, in Arrow's layout.
+    fn push_columns(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        offsets: &Bound<'_, PyAny>,
+        keys: &Bound<'_, PyAny>,
+        numbers: &Bound<'_, PyAny>,
+        are_floats: bool,
+    ) -> PyResult<()> {
+        let columns = Columns::of(kind, offsets, keys, numbers, are_floats)?;
+        waiting(py, || columns::push(self, &columns))
+    }
+
     /// Waits until every receiver has its part. Returns the sums of the split, for each target what it
     /// lost its part by, and the bytes that were sent to it.
     fn finish(&self, py: Python<'_>) -> PyResult<(Sums, Vec<Option<String>>, Vec<u64>)> {
@@ -240,9 +268,10 @@ fn sorting(rules: &Rules, memory_bytes: u64, threads: usize) -> Sorting {
 
 #[pymethods]
 impl Receiver {
-    /// Listens at a port of `address`, and keeps what comes in a nameless file in `directory`.
+    /// Listens at a port of `address`, and keeps what comes in `kept_bytes` of memory and in a nameless file in
+    /// `directory`.
     #[new]
-    #[pyo3(signature = (directory, *, address, token, partitions, connections_max))]
+    #[pyo3(signature = (directory, *, address, token, partitions, connections_max, kept_bytes=0))]
     fn new(
         py: Python<'_>,
         directory: PathBuf,
@@ -250,13 +279,15 @@ impl Receiver {
         token: &str,
         partitions: Vec<u32>,
         connections_max: usize,
+        kept_bytes: u64,
     ) -> PyResult<Receiver> {
         let start = || {
             let address = address
                 .parse()
                 .map_err(|_| Error::invalid(format!("receive at `{address}`: it is no address")))?;
             let token = token_of(token)?;
-            let config = receiver::Config { address, token, partitions, connections_max };
+            let config =
+                receiver::Config { address, token, partitions, connections_max, kept_bytes };
             receiver::Receiver::start(&RealDisk, &directory, config)
         };
         Ok(Receiver { receiver: Mutex::new(Some(Arc::new(waiting(py, start)?))) })
@@ -276,6 +307,12 @@ impl Receiver {
     /// The sums of what arrived of a partition.
     fn sum(&self, py: Python<'_>, partition: u32) -> PyResult<Sums> {
         Ok(sums(self.open().map_err(|e| raised(py, e))?.sum(partition)))
+    }
+
+    /// Gives up what arrived of a partition, which is finished.
+    fn forget(&self, py: Python<'_>, partition: u32) -> PyResult<()> {
+        self.open().map_err(|e| raised(py, e))?.forget(partition);
+        Ok(())
     }
 
     /// Bytes that were received, written to the file, and read from it.
@@ -327,7 +364,10 @@ impl Receiver {
                     let _ = out.send(Err(e));
                 }
             })?;
-            Ok(Sorted { coming: Mutex::new(Coming { queue, bytes: Vec::new(), at: 0 }) })
+            Ok(Sorted {
+                coming: Mutex::new(Coming { queue, bytes: Vec::new(), at: 0 }),
+                folding: Mutex::default(),
+            })
         };
         waiting(py, start)
     }
@@ -381,9 +421,41 @@ impl Coming {
 #[pyclass(frozen, module = "holdfast._holdfast")]
 pub struct Sorted {
     coming: Mutex<Coming>,
+    /// Of whoever asks for folded ones.
+    folding: Mutex<Option<Neighbours>>,
 }
 
 type Pair<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// A number as Python gets it.
+#[derive(IntoPyObject)]
+pub enum Told {
+    Whole(i64),
+    Float(f64),
+}
+
+impl Sorted {
+    /// The next keys with all their numbers in one; none at the end.
+    fn folded(&self, fold: Fold) -> Result<Option<Vec<(Vec<u8>, Number)>>> {
+        let mut folding = self.folding.held();
+        let neighbours = folding.get_or_insert_with(|| Neighbours::new(fold));
+        let mut found = Vec::new();
+        while found.is_empty() {
+            let Some((all, ends)) = self.coming.held().records()? else {
+                found.extend(neighbours.finish());
+                break;
+            };
+            let mut start = 0;
+            for end in ends {
+                let (key, value) = pairs::parse(Format::Prefixed.body(&all[start..end]))?;
+                let number = number_of(&key, value)?;
+                found.extend(neighbours.push(key, number)?);
+                start = end;
+            }
+        }
+        Ok(if found.is_empty() { None } else { Some(found) })
+    }
+}
 
 #[pymethods]
 impl Sorted {
@@ -391,6 +463,20 @@ impl Sorted {
     fn next_bytes<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let next = waiting(py, || self.coming.held().queue.recv().ok().transpose())?;
         Ok(next.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    /// The next keys, each with its one number by the fold of that name; none at the end.
+    fn next_folded<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+    ) -> PyResult<Option<Vec<(Bound<'py, PyBytes>, Told)>>> {
+        let found = waiting(py, || self.folded(Fold::named(name)?))?;
+        let told = |(key, number): (Vec<u8>, Number)| match number {
+            Number::Whole(number) => (PyBytes::new(py, &key), Told::Whole(number)),
+            Number::Float(number) => (PyBytes::new(py, &key), Told::Float(number)),
+        };
+        Ok(found.map(|found| found.into_iter().map(told).collect()))
     }
 
     /// The next pairs of key and value; none at the end.

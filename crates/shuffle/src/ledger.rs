@@ -4,20 +4,42 @@
 //! once. What counts is the first attempt that was *finished whole*: its sender said how many blocks
 //! and which sums it had sent, and they are here. All other blocks are as if they had never come.
 
+use crate::kept::Kept;
+use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_sort::hash::Sum;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-/// Where a block is in the receiver's file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a block is.
+#[derive(Clone)]
+pub enum Place {
+    /// In the receiver's file, from a whole number of sectors on.
+    File(u64),
+    /// In its memory, as long as somebody has this.
+    Memory(Arc<Kept>),
+}
+
+/// A block that arrived.
+#[derive(Clone)]
 pub struct Extent {
-    /// A whole number of sectors.
-    pub offset: u64,
+    /// Where it is.
+    pub place: Place,
     /// Bytes that count.
     pub bytes: u32,
     /// CRC32C of them, as the sender made it.
     pub crc: u32,
+}
+
+impl Extent {
+    /// Bytes that it is read into: none where it is in memory, else its whole sectors.
+    pub fn room(&self) -> usize {
+        match self.place {
+            Place::Memory(_) => 0,
+            Place::File(_) => (self.bytes as usize).next_multiple_of(SECTOR_BYTES),
+        }
+    }
 }
 
 /// One attempt at one split.
@@ -43,6 +65,7 @@ struct Sent {
 /// What a receiver knows of its partitions.
 pub struct Ledger {
     partitions: BTreeSet<u32>,
+    forgotten: BTreeSet<u32>,
     open: HashMap<Attempt, Sent>,
     finished: BTreeMap<u64, Sent>,
 }
@@ -51,7 +74,12 @@ impl Ledger {
     /// Of a receiver of these partitions.
     pub fn new(partitions: impl IntoIterator<Item = u32>) -> Ledger {
         let partitions = partitions.into_iter().collect();
-        Ledger { partitions, open: HashMap::new(), finished: BTreeMap::new() }
+        Ledger {
+            partitions,
+            forgotten: BTreeSet::new(),
+            open: HashMap::new(),
+            finished: BTreeMap::new(),
+        }
     }
 
     /// Begins an attempt; false if the split is there already, and nothing of it is wanted.
@@ -115,15 +143,29 @@ impl Ledger {
         }
     }
 
+    /// Forgets the blocks of a partition, which is finished. An attempt that nobody waits for may still send some.
+    pub fn forget(&mut self, partition: u32) {
+        self.forgotten.insert(partition);
+        for sent in self.finished.values_mut().chain(self.open.values_mut()) {
+            sent.blocks.remove(&partition);
+        }
+    }
+
     /// Splits that are here whole, in order.
     pub fn splits(&self) -> Vec<u64> {
         self.finished.keys().copied().collect()
     }
 
     /// The blocks of a partition: a chain for each split, in the order of the splits.
-    pub fn chains(&self, partition: u32) -> Vec<Vec<Extent>> {
+    pub fn chains(&self, partition: u32) -> Result<Vec<Vec<Extent>>> {
+        self.check(partition)?;
+        if self.forgotten.contains(&partition) {
+            return Err(Error::invalid(format!(
+                "sort partition {partition}: it was finished, and what arrived of it given up"
+            )));
+        }
         let blocks = |sent: &Sent| sent.blocks.get(&partition).cloned();
-        self.finished.values().filter_map(blocks).collect()
+        Ok(self.finished.values().filter_map(blocks).collect())
     }
 
     /// The sum of a partition's records, as their senders made it.
@@ -148,8 +190,8 @@ mod tests {
         for seed in 0..300 {
             let mut random = Random::new(seed);
             let mut ledger = Ledger::new([3, 5]);
-            let mut open: Vec<(Attempt, Vec<(u32, Extent)>)> = Vec::new();
-            let mut model: BTreeMap<u64, Vec<(u32, Extent)>> = BTreeMap::new();
+            let mut open: Vec<(Attempt, Vec<(u32, u32)>)> = Vec::new();
+            let mut model: BTreeMap<u64, Vec<(u32, u32)>> = BTreeMap::new();
             for step in 0..120u64 {
                 let pick = random.next() as usize % open.len().max(1);
                 match random.next() % 6 {
@@ -164,9 +206,10 @@ mod tests {
                     }
                     2 | 3 if !open.is_empty() => {
                         let partition = [3, 5][random.next() as usize % 2];
-                        let extent = Extent { offset: step * 4096, bytes: 7, crc: step as u32 };
+                        let extent =
+                            Extent { place: Place::File(step * 4096), bytes: 7, crc: step as u32 };
                         ledger.add(open[pick].0, partition, extent);
-                        open[pick].1.push((partition, extent));
+                        open[pick].1.push((partition, step as u32));
                     }
                     4 if !open.is_empty() => {
                         let (attempt, blocks) = open.swap_remove(pick);
@@ -187,14 +230,21 @@ mod tests {
                     _ => {}
                 }
                 for partition in [3, 5] {
-                    let of = |blocks: &Vec<(u32, Extent)>| -> Vec<Extent> {
+                    let of = |blocks: &Vec<(u32, u32)>| -> Vec<u32> {
                         blocks.iter().filter(|b| b.0 == partition).map(|b| b.1).collect()
                     };
-                    let chains: Vec<Vec<Extent>> =
+                    let chains: Vec<Vec<u32>> =
                         model.values().map(of).filter(|chain| !chain.is_empty()).collect();
-                    assert_eq!(ledger.chains(partition), chains, "seed {seed}, step {step}");
-                    let bytes: usize = chains.iter().flatten().map(|e| e.bytes as usize).sum();
-                    assert_eq!(ledger.sum(partition).bytes, bytes as u64);
+                    // By their checksums, which are all different.
+                    let found = ledger.chains(partition).unwrap();
+                    let found = found.iter().map(|chain| chain.iter().map(|e| e.crc).collect());
+                    assert_eq!(
+                        found.collect::<Vec<Vec<u32>>>(),
+                        chains,
+                        "seed {seed}, step {step}"
+                    );
+                    let bytes = 7 * chains.iter().flatten().count() as u64;
+                    assert_eq!(ledger.sum(partition).bytes, bytes);
                 }
                 assert_eq!(ledger.splits(), model.keys().copied().collect::<Vec<_>>());
             }
@@ -208,9 +258,36 @@ mod tests {
         let attempt = Attempt { split: 1, id: 1 };
         let sum = Sum { records: 1, bytes: 10, hash: 1 };
         ledger.begin(attempt).unwrap();
-        ledger.add(attempt, 0, Extent { offset: 0, bytes: 10, crc: 0 });
+        ledger.add(attempt, 0, Extent { place: Place::File(0), bytes: 10, crc: 0 });
         let missing = ledger.finish(attempt, 2, vec![(0, sum)]).unwrap_err();
         assert!(missing.message.contains("1 blocks of 10 bytes came, 2 of 10 were sent"));
         assert!(ledger.splits().is_empty() && ledger.check(1).is_err());
+    }
+
+    #[test]
+    fn what_is_finished_is_given_up_and_its_late_blocks_too() {
+        let room = crate::kept::Room::new(100);
+        let extent = || {
+            let kept = room.keep(&[0; 10]).unwrap();
+            Extent { place: Place::Memory(kept), bytes: 10, crc: 0 }
+        };
+        let mut ledger = Ledger::new([0, 1]);
+        let attempt = |id| Attempt { split: id, id };
+        let sum = Sum { records: 1, bytes: 10, hash: 1 };
+        for id in [1, 2] {
+            ledger.begin(attempt(id)).unwrap();
+            ledger.add(attempt(id), 0, extent());
+            ledger.add(attempt(id), 1, extent());
+        }
+        ledger.finish(attempt(1), 2, vec![(0, sum), (1, sum)]).unwrap();
+        assert_eq!((ledger.chains(0).unwrap().len(), room.left_bytes()), (1, 60));
+        ledger.forget(0);
+        assert_eq!(room.left_bytes(), 80);
+        assert!(ledger.chains(0).err().unwrap().message.contains("it was finished"));
+        assert_eq!((ledger.chains(1).unwrap().len(), ledger.sum(0)), (1, sum));
+        ledger.add(attempt(2), 0, extent());
+        assert_eq!(room.left_bytes(), 70);
+        ledger.abandon(attempt(2));
+        assert_eq!(room.left_bytes(), 90);
     }
 }

@@ -1,5 +1,6 @@
 //! The receiving side: a listener for one job's senders, a thread a connection, one file. Its memory
-//! is a block a connection; what it cannot write at once waits with the senders, by their credit.
+//! is a block a connection and what it may keep; what it cannot write at once waits with the senders, by
+//! their credit.
 
 use crate::credit::Allowance;
 use crate::ledger::{Attempt, Ledger};
@@ -36,6 +37,8 @@ pub struct Config {
     pub partitions: Vec<u32>,
     /// Connections at once; each takes the memory of a block.
     pub connections_max: usize,
+    /// Memory for what arrives, beside that: what finds no room there goes to the file.
+    pub kept_bytes: u64,
 }
 
 /// Receives the blocks of some partitions until it is dropped.
@@ -58,10 +61,10 @@ struct Shared {
 }
 
 impl Receiver {
-    /// Listens, and keeps what comes in a nameless file in `directory`.
+    /// Listens, and keeps what comes in memory and in a nameless file in `directory`.
     pub fn start(disk: &dyn Disk, directory: &Path, config: Config) -> Result<Receiver> {
         let name = format!("holdfast-shuffle-{:016x}", RealRng.next_u64());
-        let spool = Arc::new(Spool::create(disk, directory, &name)?);
+        let spool = Arc::new(Spool::create(disk, directory, &name, config.kept_bytes)?);
         let doing = |e: std::io::Error| {
             Error::from(e).context(format_args!("receive records at {}", config.address))
         };
@@ -99,6 +102,11 @@ impl Receiver {
         self.shared.ledger.held().sum(partition)
     }
 
+    /// Gives up the blocks of a partition that is finished, which cannot be sorted again.
+    pub fn forget(&self, partition: u32) {
+        self.shared.ledger.held().forget(partition);
+    }
+
     /// Bytes of blocks that were received, and bytes written to the file and read from it.
     pub fn moved(&self) -> (u64, u64, u64) {
         let (written, read) = self.shared.spool.moved();
@@ -112,9 +120,8 @@ impl Receiver {
     /// A partition's blocks and where they are.
     pub(crate) fn partition(&self, partition: u32) -> Result<Partition> {
         let ledger = self.shared.ledger.held();
-        ledger.check(partition)?;
         let spool = self.shared.spool.clone();
-        Ok(Partition { chains: ledger.chains(partition), sum: ledger.sum(partition), spool })
+        Ok(Partition { chains: ledger.chains(partition)?, sum: ledger.sum(partition), spool })
     }
 }
 
@@ -252,7 +259,7 @@ fn begin(shared: &Shared, meta: &[u8], open: &mut Option<Attempt>) -> Result<Vec
     Ok(message::Window { bytes: WINDOW_BYTES, wanted }.to_bytes())
 }
 
-/// Writes a block that has arrived, and counts it.
+/// Takes a block that has arrived, and counts it.
 fn keep(
     shared: &Shared,
     attempt: Attempt,
@@ -268,7 +275,7 @@ fn keep(
             "receive a block of partition {partition}: it was damaged on its way"
         )));
     }
-    let extent = shared.spool.write(block, bytes, crc)?;
+    let extent = shared.spool.take(block, bytes, crc)?;
     shared.received.fetch_add(bytes as u64, Ordering::Relaxed);
     shared.ledger.held().add(attempt, partition, extent);
     Ok(())

@@ -119,6 +119,7 @@ mod tests {
             token: token.clone(),
             partitions: vec![0],
             connections_max: 1,
+            kept_bytes: 0,
         };
         let receiver = Receiver::start(&RealDisk, &std::env::temp_dir(), config).unwrap();
         let attempt = Attempt { split: 0, id: 1 };

@@ -2,12 +2,10 @@
 //! fits the memory is read once; one that does not goes through the sort of a single machine, which
 //! writes and reads it once more.
 
-use crate::ledger::Extent;
 use crate::limits::{BLOCK_BYTES_MAX, OUTPUT_BYTES};
 use crate::output::Sink;
 use crate::receiver::{Partition, Receiver};
 use crate::spool::SpoolReader;
-use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
 use holdfast_env::buf::AlignedBuf;
@@ -75,10 +73,6 @@ impl Workspace {
     }
 }
 
-fn whole(extent: &Extent) -> usize {
-    (extent.bytes as usize).next_multiple_of(SECTOR_BYTES)
-}
-
 /// Hands the records of a partition to `sink`, in order; equal ones in the order of the splits and
 /// in theirs.
 pub fn sort(
@@ -88,7 +82,8 @@ pub fn sort(
     sink: impl Sink,
 ) -> Result<Sorted> {
     let arrived = receiver.partition(partition)?;
-    let blocks: u64 = arrived.chains.iter().flatten().map(|extent| whole(extent) as u64).sum();
+    // What is in memory is counted by whoever keeps it there.
+    let blocks: u64 = arrived.chains.iter().flatten().map(|extent| extent.room() as u64).sum();
     let need = blocks + arrived.sum.records * ENTRY_BYTES + OUTPUT_BYTES as u64;
     let outgrew = need > sorting.memory_bytes;
     let expected = arrived.sum;
@@ -129,10 +124,9 @@ fn in_memory(
     for chain in &arrived.chains {
         let mut parts = Vec::with_capacity(chain.len());
         for extent in chain {
-            let (block, rest) = free.split_at_mut(whole(extent));
+            let (block, rest) = free.split_at_mut(extent.room());
             free = rest;
-            arrived.spool.read(*extent, block)?;
-            parts.push(&block[..extent.bytes as usize]);
+            parts.push(arrived.spool.read(extent, block)?);
         }
         slices.push(parts);
     }

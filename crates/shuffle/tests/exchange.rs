@@ -47,6 +47,7 @@ struct World {
     order: Order,
     splitters: Splitters,
     receivers: Vec<Receiver>,
+    kept_bytes: u64,
 }
 
 impl World {
@@ -55,7 +56,8 @@ impl World {
         let splitters =
             Splitters::new(LINES, &order, &pieces::sample(LINES, text, 2000), partitions);
         let (directory, token) = (Directory::new(name), Secret::draw(&RealRng));
-        let mut world = World { directory, token, order, splitters, receivers: Vec::new() };
+        let mut world =
+            World { directory, token, order, splitters, receivers: Vec::new(), kept_bytes: 20_000 };
         for n in 0..receivers {
             let receiver = world.receiver(n, receivers);
             world.receivers.push(receiver);
@@ -73,6 +75,8 @@ impl World {
             token: self.token.clone(),
             partitions: self.of(n, receivers),
             connections_max: 16,
+            // Some of what arrives finds room there, and most does not.
+            kept_bytes: self.kept_bytes,
         };
         Receiver::start(&RealDisk, &self.directory.0, config).unwrap()
     }
@@ -178,7 +182,35 @@ fn a_file_that_is_cut_anywhere_comes_out_sorted() {
     }
     text.push(b'\n');
     assert_eq!(sum, text.iter().filter(|b| **b == b'\n').count() as u64);
+    let received: u64 = world.receivers.iter().map(|receiver| receiver.moved().0).sum();
+    let written: u64 = world.receivers.iter().map(|receiver| receiver.moved().1).sum();
+    assert!(written > 0 && received > written / 2, "some is kept, and some is not");
     assert!(world.sorted(64 << 20) == sorted(&text));
+}
+
+/// What fits the memory is neither written nor read, and comes out the same; what is finished makes room.
+#[test]
+fn what_fits_the_memory_stays_there() {
+    let text = text(8, 5000);
+    let mut world = World::new("shuffle-kept", &text, 5, 0);
+    world.kept_bytes = text.len() as u64;
+    let receiver = world.receiver(0, 1);
+    world.receivers.push(receiver);
+    let mut mapper = world.mapper(0, 1);
+    mapper.push(&text).unwrap();
+    mapper.finish().unwrap();
+    assert!(world.sorted(64 << 20) == sorted(&text));
+    assert_eq!(world.receivers[0].moved(), (text.len() as u64, 0, 0));
+    let mut again = world.mapper(1, 1);
+    again.push(&text).unwrap();
+    again.finish().unwrap();
+    let written = world.receivers[0].moved().1;
+    assert!(written >= text.len() as u64, "there was no room left: {written}");
+    (0..world.splitters.partitions() as u32).for_each(|p| world.receivers[0].forget(p));
+    let mut third = world.mapper(2, 1);
+    third.push(&text).unwrap();
+    third.finish().unwrap();
+    assert_eq!(world.receivers[0].moved().1, written, "what was finished made room");
 }
 
 /// Attempts that are dropped in the middle, and attempts at what is there already: neither shows.
