@@ -28,11 +28,13 @@ def free_port():
 
 
 class Node:
-    """`holdfast up` on ports of its own choice, in a directory of its own."""
+    """`holdfast up` on ports of its own choice, in a directory of its own; or a node that joins another one's
+    cluster."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, joins=None):
         self.directory = directory
         self.process = None
+        self.joins = joins
         self.start()
 
     def start(self):
@@ -41,6 +43,10 @@ class Node:
             self.directory.mkdir(parents=True)
             config.write_text(SETTINGS.format(port=free_port()))
         command = [BINARY, "--json", "up", "--data", str(self.directory)]
+        if self.joins is not None:
+            first = self.joins
+            command[2:3] = ["node", "run"]
+            command += ["--join", first.ready["native"], "--secret", str(first.directory / "secret")]
         # What it tells goes to this process's standard error, where pytest shows it.
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         # It says when it serves.
