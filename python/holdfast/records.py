@@ -100,7 +100,14 @@ class Records:
         """Writes many at once, each decided by itself: `(key, value)`, where a value of None deletes, or
         `(key, value, version)`, only if the record has this version, or with 0 if there is no such record. A
         :class:`Written` for each; none of them raises."""
-        given = [write if len(write) == 3 else (*write, None) for write in map(tuple, writes)]
+        given = []
+        for write in map(tuple, writes):
+            if len(write) not in (2, 3):
+                raise InvalidError(f"write records: give each as `(key, value)` or `(key, value, version)`: one has {len(write)}")
+            version = write[2] if len(write) == 3 else None
+            if version is not None and version < 0:
+                raise InvalidError(f"write a record if its version is {version}: they count from 1, and 0 is for none")
+            given.append((*write[:2], version))
         return [Written(*written) for written in self._records.write(given)]
 
     def get(self, key, *, level: str = "session", at_least: Optional[int] = None) -> Optional[Record]:

@@ -200,6 +200,11 @@ def test_a_client_that_was_closed_or_is_of_before_a_fork_says_so(node):
                 os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         await client.close()
+        await client.close()
+        # Calls over its one connection went on.
+        for call in (client.get, client.stat, client.exists, client.open):
+            with pytest.raises(ValueError, match="closed"):
+                await call("/")
         with pytest.raises(ValueError, match="closed"):
             await orders.make("a")
         with pytest.raises(ValueError, match="closed"):

@@ -17,6 +17,14 @@ BLOCK = 64 << 10
 
 
 @pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """One with room for what was replaced seconds ago."""
+    node = Node(tmp_path_factory.mktemp("mapped") / "data", dram="256MiB")
+    yield node
+    node.stop()
+
+
+@pytest.fixture(scope="module")
 def mapped(node):
     with node.connect(mapped=True) as client:
         client.make_dir("/mapped", storage_class="dram,disk")
@@ -45,7 +53,7 @@ SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, (1 << 20) - 1, (1 << 20) + 1, (5 << 
 def test_a_buffer_has_the_bytes_of_its_range(mapped, client, size):
     path = f"/mapped/{size}"
     data = stored(mapped, path, size)
-    borders = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 8 * BLOCK - 1, 8 * BLOCK, size - 1, size, size + 1, 1 << 40]
+    borders = [0, 1, BLOCK - 1, BLOCK, 8 * BLOCK - 1, 8 * BLOCK, size - 1, size, size + 1, 1 << 40]
     borders = sorted({border for border in borders if border >= 0})
     for user in (mapped, client):
         for start in borders:

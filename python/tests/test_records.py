@@ -107,7 +107,7 @@ def test_of_all_who_replace_a_version_one_wins(node, records):
 
 
 def test_many_writes_and_reads_are_more_than_a_request(records):
-    model = {b"%04d" % n: b"x" * (n * 40) for n in range(2500)}
+    model = {b"%04d" % n: b"x" * (n * 5) for n in range(2500)}
     written = records.write(model.items())
     assert [one.version for one in written] == [1] * len(model) and all(one.made for one in written)
     assert [record.value for record in records.get_many(model)] == list(model.values())
@@ -128,6 +128,10 @@ def test_what_is_wrong_has_a_sentence(client, records):
         records.make(mode="weak")
     with pytest.raises(errors.InvalidError, match="they count from 1"):
         records.put(b"k", b"", if_version=0)
+    for wrong in [(b"k",), (b"k", b"v", 1, 2), (b"k", b"v", -1)]:
+        with pytest.raises(errors.InvalidError, match="give each as|they count from 1"):
+            records.write([(b"other", b""), wrong])
+    assert records.get(b"other") is None and f"table={records.table!r}".replace("'", '"') in repr(records.describe())
     with pytest.raises(errors.InvalidError, match="choose one"):
         records.put(b"k", b"", if_version=1, if_absent=True)
     with pytest.raises(errors.InvalidError, match="name a prefix, or"):

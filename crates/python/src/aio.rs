@@ -13,12 +13,14 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_client::NewFile;
 use holdfast_client::aio;
+use holdfast_env::HoldMutex;
 use holdfast_wire::file::{Action, MTIME_NOW};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use std::future::Future;
+use std::sync::Mutex;
 
 static DELIVER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
@@ -56,7 +58,8 @@ pub fn awaited<'py, T: Send + 'static>(
 #[pyclass(frozen, module = "holdfast._holdfast")]
 pub struct AsyncClient {
     process: Process,
-    client: aio::AsyncClient,
+    /// None once it was closed.
+    client: Mutex<Option<aio::AsyncClient>>,
 }
 
 impl AsyncClient {
@@ -65,13 +68,17 @@ impl AsyncClient {
         let (node, options) = (pool.node().clone(), pool.options());
         let connected = async move { aio::AsyncClient::connect(&node, &options).await };
         awaited(py, connected, |py, client| {
+            let client = Mutex::new(Some(client));
             AsyncClient { process: Process::current(), client }.into_py_any(py)
         })
     }
 
     fn client(&self, py: Python<'_>) -> PyResult<aio::AsyncClient> {
-        self.process.check("a client of asyncio").map_err(|e| raised(py, e))?;
-        Ok(self.client.clone())
+        let client = self.process.check("a client of asyncio").and_then(|()| {
+            let client = self.client.held().clone();
+            client.ok_or_else(|| Error::invalid("use a client: it was closed"))
+        });
+        client.map_err(|e| raised(py, e))
     }
 }
 
@@ -83,9 +90,10 @@ pub type Awaited<'py> = PyResult<Bound<'py, PyAny>>;
 
 #[pymethods]
 impl AsyncClient {
-    /// Ends its session.
+    /// Ends its session, and takes no more calls; those that are under way, and files that are open, go on.
     fn close<'py>(&self, py: Python<'py>) -> Awaited<'py> {
         let client = self.client(py)?;
+        self.client.held().take();
         awaited(py, async move { client.close().await }, none)
     }
 

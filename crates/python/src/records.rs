@@ -235,3 +235,11 @@ impl From<msg::TableInfo> for RecordsInfo {
         }
     }
 }
+
+#[pymethods]
+impl RecordsInfo {
+    fn __repr__(&self) -> String {
+        let RecordsInfo { table, mode, regions, records, .. } = self;
+        format!("RecordsInfo(table={table:?}, mode={mode:?}, regions={regions}, records={records})")
+    }
+}
