@@ -1,13 +1,15 @@
 """Rides over two nodes at once, of which one is killed in the middle."""
 
+import json
 import os
 import random
+import subprocess
 import time
 
 import pytest
 
 import holdfast
-from conftest import Node
+from conftest import BINARY, Node
 from holdfast import errors
 
 #: More than the streams of one ride hold while nobody takes from them: 20 MB.
@@ -197,6 +199,10 @@ def test_what_is_half_taken_comes_again_and_a_child_leaves_it_alone(node, client
                 os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         again = {item.key for item in orders.ride(token=ride.token)}
+        # The command line takes the same token.
+        command = [BINARY, "--json", "--server", node.server, "ride", "halftaken", "--from", ride.token, "--print"]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        assert {json.loads(line)["key"].encode() for line in told[:-1]} == again
         rest = {item.key for item in ride}
         assert again == rest | {taken[-1]} and rest == set(model) - set(taken) and ride.token != begun
         assert list(orders.ride(token=ride.token)) == []
