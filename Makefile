@@ -76,7 +76,7 @@ python: ## build the Python package, install it, and run its tests against a nod
 	@echo "== python: a wheel as developers build it, in an environment of its own"
 	@.ci/python test
 
-python-libraries: ## the same with pandas, PyArrow, Polars, DuckDB, Dask and Zarr, which it installs
+python-libraries: ## the same with pandas, PyArrow, Polars, DuckDB, Dask, Zarr and PyTorch, which it installs
 	@echo "== python-libraries: what reads and writes through the Python package"
 	@.ci/python libraries
 

@@ -1,4 +1,4 @@
-"""Holdfast from Python: files, key-values, logs and topics of items, over the Rust client.
+"""Holdfast from Python: files, key-values, logs, topics of items and tables of records, over the Rust client.
 
     import holdfast
 
@@ -10,10 +10,11 @@
 Errors are in :mod:`holdfast.errors`; ``holdfast://`` for fsspec is in :mod:`holdfast.fs`.
 """
 
-from ._holdfast import Entry, FileInfo, TopicInfo, Usage, __version__
+from ._holdfast import Entry, FileInfo, RecordsInfo, TopicInfo, Usage, __version__
 from .client import Client, Log, Table, connect
 from .errors import HoldfastError
 from .items import Item, Items, Ride
+from .records import Record, Records, Row, Written
 
 __all__ = [
     "Client",
@@ -23,10 +24,15 @@ __all__ = [
     "Item",
     "Items",
     "Log",
+    "Record",
+    "Records",
+    "RecordsInfo",
     "Ride",
+    "Row",
     "Table",
     "TopicInfo",
     "Usage",
+    "Written",
     "__version__",
     "connect",
 ]

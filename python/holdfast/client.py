@@ -8,9 +8,10 @@ from collections.abc import MutableMapping
 from typing import Iterable, Iterator, Optional, Union
 
 from . import _holdfast
-from .errors import ExistsError, NotFoundError
+from .errors import ExistsError, InvalidError, NotFoundError
 from .files import BUFFER_BYTES, open_file
 from .items import Items
+from .records import Records
 
 #: Seconds that one wait for an entry takes, so that an interrupt is noticed.
 _WAIT_S = 1.0
@@ -26,6 +27,7 @@ def connect(
     key: Optional[str] = None,
     connections: int = 16,
     patience: float = 20.0,
+    mapped: bool = False,
 ) -> Client:
     """Connects to a node, or to the first that answers of several.
 
@@ -37,8 +39,11 @@ def connect(
     certificate, key   what the client shows of itself over TLS
     connections  that calls may use at once; files that are open have their own
     patience     seconds for which a request is made again that its node refuses for now
+    mapped       reads of `dram` are copied out of the node's memory, which each connection maps: the node is
+                 on this host, and named by its socket
 
-    Raises DeniedError if the node does not know the secret, RetryError if no node answers.
+    Raises DeniedError if the node does not know the secret, RetryError if no node answers, UnsupportedError or
+    InvalidError if its memory cannot be mapped.
     """
     environment = os.environ.get
     if servers is None:
@@ -60,6 +65,7 @@ def connect(
         key=key,
         connections=connections,
         patience_s=patience,
+        mapped=mapped,
     )
     return Client(client)
 
@@ -102,6 +108,18 @@ class Client:
         """Bytes of files, each `(path, start, end)`; an end of None is the file's. All are asked for at
         once."""
         return self._client.get_ranges(list(ranges))
+
+    def buffer(self, path: str, start: int = 0, end: Optional[int] = None) -> memoryview:
+        """Bytes of a file from `start` up to `end` or the file's, verified, as a read-only buffer that others
+        wrap without a copy: `numpy.frombuffer(client.buffer(path), dtype)`.
+
+        It is memory of this process, into which the bytes were received, or copied once out of the node's
+        memory, if the client is `mapped`. So it stays as it is, whatever becomes of the file, the node and the
+        client.
+        """
+        if start < 0 or (end is not None and end < 0):
+            raise InvalidError(f"read `{path}` from {start} up to {end}: count both from the front of the file")
+        return self._client.buffer(path, start, end)
 
     def put(self, path: str, data, **options) -> int:
         """Stores a whole file of any size, and returns its id, a number that no other file has.
@@ -177,6 +195,15 @@ class Client:
         """A table of key-values, made if it is not there."""
         return Table(self, path)
 
+    def records(self, table: str) -> Records:
+        """A table of records, which may be in several regions, and a session on it: writes with conditions,
+        reads as new as is asked for. `Records.make` makes one that is not there."""
+        return Records(self._client, table)
+
+    def record_tables(self) -> list:
+        """The tables of records that there are: a `RecordsInfo` of each."""
+        return self._client.record_tables()
+
     def items(self, topic: str) -> Items:
         """A topic of items, and a session on it: changes, reads, and rides over views."""
         return Items(self._client, topic)
@@ -202,6 +229,22 @@ class Table(MutableMapping):
 
     def _of(self, key: str) -> str:
         return f"{self._path}/{key}"
+
+    def put(self, key: str, value) -> None:
+        """As `table[key] = value`."""
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        """As `del table[key]`."""
+        del self[key]
+
+    def exists(self, key: str) -> bool:
+        """As `key in table`."""
+        return key in self
+
+    def count(self) -> int:
+        """As `len(table)`."""
+        return len(self)
 
     def __getitem__(self, key: str) -> bytes:
         try:

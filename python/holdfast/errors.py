@@ -64,6 +64,15 @@ class DeniedError(HoldfastError, PermissionError):
     errno = errno.EACCES
 
 
+class VersionError(HoldfastError):
+    """A record is not as a write expects it, and nothing was written: read it, and decide anew."""
+
+    def __init__(self, text, version=None):
+        super().__init__(text)
+        #: The version that the record has; None if there is no such record.
+        self.version = version
+
+
 _BY_KIND = {
     "retry": RetryError,
     "invalid": InvalidError,

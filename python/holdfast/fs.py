@@ -49,6 +49,7 @@ class HoldfastFileSystem(AbstractFileSystem):
         key=None,
         connections=16,
         patience=20.0,
+        mapped=False,
         **options,
     ):
         super().__init__(**options)
@@ -61,6 +62,7 @@ class HoldfastFileSystem(AbstractFileSystem):
             key=key,
             connections=connections,
             patience=patience,
+            mapped=mapped,
         )
         weakref.finalize(self, self.client.close)
 

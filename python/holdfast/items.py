@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Iterator, NamedTuple, Optional
+import collections
+from typing import Iterable, Iterator, NamedTuple, Optional, Union
 
 from . import _holdfast
 from .errors import NotFoundError
@@ -157,34 +158,52 @@ class Items:
         fields: Optional[Iterable[str]] = None,
         reached: int = 0,
         at: Optional[int] = None,
+        token: Optional[str] = None,
+        servers: Union[str, Iterable[str], None] = None,
+        leave_out: Union[str, Iterable[str]] = (),
+        dedicated: bool = False,
     ) -> Ride:
-        """Everything that the node's disk views hold of a part of the keys, of each view as of one entry: the
-        newest value of each key, in no order but that of a key's versions.
+        """Everything that disk views hold of a part of the keys, of each view as of one entry: the newest value of
+        each key, in no order but that of a key's versions.
 
-        follow       behind that, every change as it comes, deletions among them, without end
+        follow       behind that, every change as it comes, deletions among them, without end, or with `below` up
+                     to that entry
         collections  of these alone
         keys_only    without values
         versions     every version down to the horizon, with deletions
         since, below only what this entry or a later one has made, and what earlier ones have
         fields       of values, which are JSON, objects of these fields alone
         reached      not before a view has this entry, or the last one of this session
-        at           as of this entry, of which there are images (`mark`)
+        at           as of this entry, of which there are images (`mark`): where a node breaks off, it goes on at
+                     the others
+        token        what an earlier ride of `at` has left, by its `token`; with the other options that it had
+        servers      the nodes whose views are ridden, all at once: HOST:PORT or unix:/path, with commas or a list.
+                     Without them this client's node alone; of `at` and `token` all that it was connected with
+        leave_out    these not
+        dedicated    with a pass over the rows of its own, which nobody shares
         """
+        collections = None if collections is None else list(collections)
         numbers = None if collections is None else [self._number(name) for name in collections]
+        is_of_images = at is not None or token is not None
         return Ride(
             self._items.ride(
                 part=part,
                 of=of,
                 collections=numbers,
+                names=None if collections is None else ",".join(collections),
                 keys_only=keys_only,
                 versions=versions,
                 since=since,
                 below=below,
                 fields=None if fields is None else list(fields),
                 # An image is as of its mark, whatever came since.
-                reached=reached if at is not None else max(reached, self.reached),
+                reached=reached if is_of_images else max(reached, self.reached),
                 at=at,
                 follow=follow,
+                dedicated=dedicated,
+                servers=None if servers is None else _listed(servers),
+                leave_out=_listed(leave_out),
+                token=token,
             )
         )
 
@@ -203,23 +222,41 @@ class Items:
         return self._numbers[collection]
 
 
+def _listed(servers: Union[str, Iterable[str]]) -> list:
+    return servers.split(",") if isinstance(servers, str) else list(servers)
+
+
 class Ride:
     """Items as they come; made by `Items.ride`. One that follows has no end: a RetryError says that nobody
-    answers for now, and the next call goes on where it was."""
+    answers for now, and the next call goes on where it was. Any other error ends it."""
 
     def __init__(self, ride: _holdfast.Ride):
         self._ride = ride
-        self._ready: Iterator = iter(())
+        self._ready: collections.deque = collections.deque()
 
     @property
     def index(self) -> int:
-        """As of which entry: that of the first view, where several are ridden one after the other."""
+        """As of which entry: that of the first view, where several are ridden."""
         return self._ride.index
 
     @property
     def follows(self) -> bool:
         """Whether what came last was heard of from the log, in its order: the views were received."""
         return self._ride.follows
+
+    @property
+    def token(self) -> Optional[str]:
+        """Of a ride of `at`, what is left of it, for `Items.ride(token=...)` at any nodes with images of that mark;
+        None of the present. What came at once counts as received when the last item of it was taken: of what is
+        half taken, all comes again."""
+        if not self._ready:
+            self._ride.taken()
+        return self._ride.token
+
+    @property
+    def left_out(self) -> list:
+        """Why nodes are not ridden any more: a sentence each. What is left of their parts comes from others."""
+        return self._ride.left_out
 
     def __enter__(self) -> Ride:
         return self
@@ -230,42 +267,67 @@ class Ride:
     def close(self) -> None:
         """Ends it, wherever it is."""
         self._ride.close()
-        self._ready = iter(())
+        self._ready.clear()
 
     def __iter__(self) -> Ride:
         return self
 
     def __next__(self) -> Item:
         while True:
-            item = next(self._ready, None)
+            item = self._take()
             if item is not None:
-                return Item._make(item)
-            come = self._ride.next(_WAIT_S)
-            if come is None:
+                return item
+            if not self._come(_WAIT_S):
                 raise StopIteration
-            self._ready = iter(come)
 
     def batches(self) -> Iterator:
         """The same as batches of Arrow, with columns `collection`, `key`, `index` and `value`; it needs
         `pyarrow`. One that follows gives what has come at once."""
-        from .tables import arrow
-
-        pyarrow = arrow("ride in batches")
-        names = ("collection", "key", "index", "value")
-        types = (pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), pyarrow.binary(), pyarrow.uint64(), pyarrow.binary())
-        schema = pyarrow.schema(list(zip(names, types)))
-        waiting = list(self._ready)
-        while True:
-            come = self._ride.next(_WAIT_S)
-            waiting += come or ()
+        kept = schema()
+        waiting, more = [], True
+        while more:
+            more = self._come(_WAIT_S)
+            while (item := self._take()) is not None:
+                waiting.append(item)
             # A slab has 64 KiB and more; what is followed comes as it is.
-            if waiting and (come is None or len(waiting) >= BATCH_ITEMS or self.follows):
-                columns = zip(*waiting)
-                arrays = [pyarrow.array(column, kind) for column, kind in zip(columns, types)]
-                yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+            if waiting and (not more or len(waiting) >= BATCH_ITEMS or self.follows):
+                yield batch_of(waiting, kept)
                 waiting = []
-            if come is None:
-                return
+
+    def _take(self) -> Optional[Item]:
+        """The next one of those that have come."""
+        try:
+            return Item._make(self._ready.popleft())
+        except IndexError:
+            return None
+
+    def _come(self, wait_s: float) -> bool:
+        """Asks for more; False at the end. Nothing may have come."""
+        come = self._ride.next(wait_s)
+        self._ready.extend(come or ())
+        return come is not None
+
+
+def schema():
+    """Of batches of items; it needs `pyarrow`."""
+    from .tables import arrow
+
+    pyarrow = arrow("ride in batches")
+    kinds = {
+        "collection": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+        "key": pyarrow.binary(),
+        "index": pyarrow.uint64(),
+        "value": pyarrow.binary(),
+    }
+    return pyarrow.schema(list(kinds.items()))
+
+
+def batch_of(items: list, kept):
+    """Items as a batch of Arrow of that schema."""
+    import pyarrow
+
+    arrays = [pyarrow.array(column, kind) for column, kind in zip(zip(*items), kept.types)]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=kept)
 
 
 __all__ = ["BATCH_ITEMS", "Item", "Items", "Ride"]

@@ -28,19 +28,26 @@ def free_port():
 
 
 class Node:
-    """`holdfast up` on ports of its own choice, in a directory of its own."""
+    """`holdfast up` on ports of its own choice, in a directory of its own; or a node that joins another one's
+    cluster."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, joins=None, dram="64MiB"):
         self.directory = directory
+        self.dram = dram
         self.process = None
+        self.joins = joins
         self.start()
 
     def start(self):
         config = self.directory / "holdfast.toml"
         if not config.exists():
             self.directory.mkdir(parents=True)
-            config.write_text(SETTINGS.format(port=free_port()))
+            config.write_text(SETTINGS.format(port=free_port()).replace("64MiB", self.dram))
         command = [BINARY, "--json", "up", "--data", str(self.directory)]
+        if self.joins is not None:
+            first = self.joins
+            command[2:3] = ["node", "run"]
+            command += ["--join", first.ready["native"], "--secret", str(first.directory / "secret")]
         # What it tells goes to this process's standard error, where pytest shows it.
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         # It says when it serves.

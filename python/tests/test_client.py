@@ -188,6 +188,33 @@ def test_threads_use_one_client_side_by_side(node, place):
     assert wrong == []
 
 
+def test_who_waits_for_entries_holds_up_no_call(node):
+    """More followers than connections had all of them, and a call waited for as long as nothing came."""
+    with node.connect(connections=2) as client:
+        client.log.append("python/waits", b"first")
+        seen = []
+        begun = threading.Semaphore(0)
+
+        def follow():
+            for _, entry in client.log.tail("python/waits", 1):
+                if entry == b"last":
+                    seen.append(entry)
+                    return
+                begun.release()
+
+        followers = [threading.Thread(target=follow) for _ in range(8)]
+        for follower in followers:
+            follower.start()
+        for _ in followers:
+            begun.acquire()
+        for _ in range(200):
+            client.ping()
+        client.log.append("python/waits", b"last")
+        for follower in followers:
+            follower.join()
+        assert seen == [b"last"] * 8
+
+
 def test_a_client_from_before_a_fork_connects_anew(node, place):
     """Both processes had the parent's socket, and each got the other's answers."""
     with node.connect() as client:

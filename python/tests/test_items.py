@@ -176,6 +176,36 @@ def test_fields_of_json_and_an_index_of_one(topic):
     assert next(ride).value == b'{"n":1}'
 
 
+def test_who_follows_up_to_an_entry_comes_to_an_end(topic):
+    topic.make("a")
+    topic.run_view("disk")
+    made = [topic.put("a", b"%d" % n, b"") for n in range(10)]
+    ride = topic.ride(follow=True, below=made[-1] + 3)
+    assert sorted(next(ride).key for _ in made) == [b"%d" % n for n in range(10)]
+    for n in range(10, 20):
+        made.append(topic.put("a", b"%d" % n, b""))
+    assert [item.index for item in ride] == [index for index in made[10:] if index < made[9] + 3]
+    assert list(ride) == [] and ride.follows
+
+
+def test_an_error_behind_items_is_told_behind_them_and_ends_the_ride(topic):
+    """Its entry was passed over, and the ride went on as if it had no changes."""
+    topic.make("a", json=True)
+    topic.run_view("disk")
+    topic.put("a", b"1", b'{"n": 1}')
+    ride = topic.ride(fields=["n"], follow=True)
+    assert next(ride).key == b"1"
+    topic.make("raw")
+    for key in (b"2", b"3"):
+        topic.put("a", key, b'{"n": 1}')
+    topic.put("raw", b"4", b"bytes")
+    topic.put("a", b"5", b'{"n": 1}')
+    assert [next(ride).key for _ in range(2)] == [b"2", b"3"]
+    for _ in range(2):
+        with pytest.raises(errors.InvalidError, match="follow fields of values: those of collection `raw`"):
+            next(ride)
+
+
 def test_a_ride_of_images_is_as_of_their_mark(topic):
     topic.make("a")
     topic.run_view("disk")
@@ -233,8 +263,8 @@ def test_what_is_wrong_has_a_sentence(client, topic):
     topic.run_view("disk")
     with pytest.raises(errors.InvalidError, match="ride part 3 of 3: parts count from 0"):
         topic.ride(3, 3)
-    with pytest.raises(errors.InvalidError, match="`below` is an end"):
-        topic.ride(follow=True, below=7)
+    with pytest.raises(errors.InvalidError, match="leave out `dedicated`"):
+        topic.ride(at=7, dedicated=True)
     with pytest.raises(errors.InvalidError, match="hashed=`until=xy`: give `all`"):
         topic.make("b", hashed="until=xy")
     with pytest.raises(errors.InvalidError, match="choose `disk`, `memory`, or `index`"):

@@ -1,6 +1,7 @@
 """What reads and writes through fsspec, each with the real library: `make python-libraries` installs
 them."""
 
+import os
 import random
 
 import pytest
@@ -109,12 +110,61 @@ def test_zarr(place, options):
     assert (again["a"][37:211, 5:333] == data[37:211, 5:333]).all()
 
 
-def test_a_loader_of_torch(place, node):
+class Files:
+    """A data set as PyTorch's loader takes one: whole files, and records of one large file, by a file system that
+    was made before the loader's workers."""
+
+    def __init__(self, fs, place):
+        self.fs = fs
+        self.place = place
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, i):
+        import torch
+
+        whole = self.fs.cat_file(f"{self.place}/{i}")
+        with self.fs.open(f"{self.place}/records") as file:
+            file.seek(i * 1000)
+            record = file.read(1000)
+        [part] = self.fs.cat_ranges([f"{self.place}/records"], [i * 1000], [i * 1000 + 3])
+        assert part == record[:3]
+        return torch.frombuffer(bytearray(whole + record), dtype=torch.uint8), os.getpid()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_loader_of_torch_with_workers(place, options, fs, start):
     torch = pytest.importorskip("torch")
+    import torch.utils.data
 
-    class Files(torch.utils.data.Dataset):
-        """Made before its workers are, by a fork."""
+    records = random.Random(6).randbytes(60_000)
+    fs.pipe_file(f"{place}/records", records)
+    for i in range(60):
+        fs.pipe_file(f"{place}/{i}", bytes([i] * 8))
+    # The parent's connections are in use, the workers' are others.
+    assert fs.cat_file(f"{place}/1") == bytes([1] * 8)
+    many = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": start}
+    loader = torch.utils.data.DataLoader(Files(fs, place), batch_size=7, **many)
+    workers = set()
+    for epoch in range(2):
+        at = 0
+        for batch, processes in loader:
+            for row in batch:
+                assert bytes(row.tolist()) == bytes([at] * 8) + records[at * 1000 : (at + 1) * 1000]
+                at += 1
+            workers.update(processes.tolist())
+        assert at == 60
+    assert len(workers) == 2 and os.getpid() not in workers
+    assert fs.cat_file(f"{place}/2") == bytes([2] * 8)
 
+
+def test_a_loader_of_torch_over_a_client(place, node):
+    """A client is handed on by a fork; what is spawned connects by itself."""
+    torch = pytest.importorskip("torch")
+    import torch.utils.data
+
+    class Values(torch.utils.data.Dataset):
         def __init__(self, client):
             self.client = client
 
@@ -127,6 +177,6 @@ def test_a_loader_of_torch(place, node):
     with node.connect() as client:
         for i in range(100):
             client.put(f"{place}/{i}", bytes([i] * 8))
-        loader = torch.utils.data.DataLoader(Files(client), batch_size=10, num_workers=2)
+        loader = torch.utils.data.DataLoader(Values(client), batch_size=10, num_workers=2, multiprocessing_context="fork")
         read = torch.cat(list(loader))
     assert (read == torch.arange(100).repeat_interleave(8).reshape(100, 8)).all()

@@ -3,10 +3,12 @@
 mod follow;
 mod itinerary;
 mod select;
+mod together;
 
 pub use follow::{Follow, Rode};
-pub use itinerary::{Itinerary, Leg};
+pub use itinerary::{Itinerary, Leg, what};
 pub use select::{Candidate, Chosen, select};
+pub use together::{Heard, Server, Together, disk_views};
 
 use crate::client::{Client, Patience, Ticket, decode};
 use crate::connection::Response;
@@ -348,6 +350,20 @@ impl Client {
         }
     }
 
+    /// The answer of a view that has an entry. What was changed by another node, this one may hear of later.
+    fn board_at(&mut self, board: &msg::Board, reached: Index) -> Result<Response> {
+        let mut patience = Patience::default();
+        loop {
+            match self.wait_for_entry(wire::OP_RIDE_BEGIN, board, reached) {
+                Err(e)
+                    if e.kind == Kind::Retry
+                        && self.connection.failure().is_none()
+                        && patience.wait(&self.options) => {}
+                answer => return answer,
+            }
+        }
+    }
+
     /// Rides a view of this node.
     pub fn ride(&mut self, board: &msg::Board) -> Result<Ride<'_>> {
         let response = match board.reached {
@@ -355,7 +371,7 @@ impl Client {
                 let ticket = self.submit_once(wire::OP_RIDE_BEGIN, board, &[])?;
                 self.wait(ticket)?
             }
-            reached => self.wait_for_entry(wire::OP_RIDE_BEGIN, board, reached)?,
+            reached => self.board_at(board, reached)?,
         };
         let boarded: msg::Boarded = decode(&response)?;
         let asked = (0..boarded.heads).map(|_| VecDeque::new()).collect();

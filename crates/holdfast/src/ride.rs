@@ -1,31 +1,28 @@
-//! `holdfast ride`: everything that the views of some nodes hold of a part of a topic's keys. Which
-//! views are ridden is decided by [`select`]; those of different nodes are ridden at once. A ride over
-//! images goes on elsewhere when a node breaks off, and one that follows goes on with the log.
+//! `holdfast ride`: everything that the views of some nodes hold of a part of a topic's keys. Nodes are ridden
+//! at once, and a ride over images goes on elsewhere when one breaks off: [`Together`]. One that follows goes
+//! on with the log.
 
 mod follow;
-mod marked;
 
 use crate::view::{Node, Part, part, print_item};
 use clap::Args;
 use follow::Nodes;
-use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::view::{Candidate, Chosen, Follow, Itinerary, Rode, Slab, select};
+use holdfast_client::view::{Follow, Heard, Itinerary, Rode, Server, Slab, Together, what};
 use holdfast_command::output::{Output, aside};
-use holdfast_env::tasks::{self, Stop};
+use holdfast_env::tasks::Stop;
 use holdfast_env::{Clock, RealClock};
 use holdfast_view::items::log_topic;
 use holdfast_wire::slab::{Content, Hashed, Range, Received};
-use holdfast_wire::view::{Board, Collection, ViewKind, ViewName, ViewStatus};
+use holdfast_wire::view::{Board, Collection, ViewKind, ViewName};
 use serde_json::json;
-use std::sync::mpsc;
 use std::time::Duration;
 
-/// Slabs that wait for whoever prints, of all nodes together.
-const WAITING_MAX: usize = 2;
+/// So long one call waits for what comes next.
+const WAIT: Duration = Duration::from_secs(20);
 
 /// `holdfast ride`.
 #[derive(Args, Debug)]
@@ -92,12 +89,20 @@ impl RideOptions {
         Range::part(self.part.part, self.part.of)
     }
 
-    /// A checksum of what is ridden, and how: who goes on with a token asks for the same.
-    fn what(&self) -> u32 {
-        let RideOptions { topic, collections, keys_only, versions, since, below, fields, .. } =
-            self;
-        let what = (topic, collections, keys_only, versions, since, below, fields);
-        crc32c(format!("{what:?}").as_bytes())
+    /// What is asked of all views, of these collections.
+    fn board(&self, collections: Option<Vec<u16>>) -> Board {
+        let view = ViewName { topic: self.topic.clone(), kind: ViewKind::Disk {}, part: 0, of: 1 };
+        Board {
+            collections,
+            keys_only: self.keys_only,
+            versions: self.versions,
+            since: Index(self.since),
+            below: self.below.map(Index),
+            fields: self.fields.clone(),
+            reached: Index(self.reached),
+            dedicated: self.dedicated,
+            ..Board::of(view, self.range())
+        }
     }
 }
 
@@ -109,18 +114,6 @@ struct Came<'a> {
     clock: RealClock,
     items: u64,
     bytes: u64,
-}
-
-/// What is ridden of one node.
-struct Legs {
-    node: Node,
-    boards: Vec<Board>,
-}
-
-/// What comes of a node's rides.
-enum Heard {
-    Began(Rode),
-    Slab(Slab),
 }
 
 /// Rides over the nodes' views until all of the part was received: those of one node one after another,
@@ -142,48 +135,53 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
         false => Vec::new(),
     };
     let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0 };
+    let asked = options.board(collections);
+    let of = what(topic, options.collections.as_deref(), &asked);
     let itinerary = match (&options.from, options.at) {
-        (Some(token), _) => Some(Itinerary::of_token(token, options.what())?),
-        (None, at) => at.map(|at| Itinerary::new(Index(at), options.range(), options.what())),
+        (Some(token), _) => Some(Itinerary::of_token(token, of)?),
+        (None, at) => at.map(|at| Itinerary::new(Index(at), options.range(), of)),
     };
-    let mut rode = Vec::new();
-    if let Some(itinerary) = itinerary {
-        let whole = itinerary.whole();
-        let each = &mut |heard| came.hear(heard, &mut rode, out);
-        marked::ride(nodes, options, collections.clone(), itinerary, each)?;
+    let whole = itinerary.as_ref().map(Itinerary::whole);
+    let mut together = match itinerary {
+        Some(itinerary) => Together::of_mark(nodes, asked.clone(), itinerary)?,
+        None => Together::now(nodes, asked.clone())?,
+    };
+    let (untouched, mut rode) = (together.token(), Vec::new());
+    came.ride(&mut together, &mut rode, out)
+        .map_err(|e| goes_on(e, &untouched, &together.token()))?;
+    if let Some(whole) = whole {
         // All of it is as of one entry, also what was received before by who goes on with a token.
         rode.truncate(1);
         rode.iter_mut().for_each(|rode| rode.range = whole);
-    } else {
-        let mut legs = legs(nodes, options, collections.clone())?;
-        let each = &mut |heard| came.hear(heard, &mut rode, out);
-        match legs.len() {
-            1 => legs.remove(0).ride(each)?,
-            _ => ride_at_once(legs, each)?,
-        }
     }
     came.print(topic, out)?;
     match options.follow {
-        true => {
-            // Whichever views were ridden.
-            let view = ViewName { topic: topic.clone(), kind: ViewKind::Disk {}, part: 0, of: 1 };
-            let asked = board(options, view, options.range(), collections);
-            follow::run(Follow::new(&asked, &rode)?, options, each_node, out)
-        }
+        true => follow::run(Follow::new(&asked, &rode)?, options, each_node, out),
         false => Ok(()),
     }
+}
+
+/// An error that ends a ride, and how to go on behind what was received.
+fn goes_on(e: Error, untouched: &Option<String>, token: &Option<String>) -> Error {
+    let Some(token) = token.as_ref().filter(|_| token != untouched) else { return e };
+    let message = format!(
+        "{}; what was received until then is whole: go on behind it, with the same options, by `--from \
+         {token}`",
+        e.message
+    );
+    Error { message, ..e }
 }
 
 /// The nodes that answer, of those that are not to be left out. It may do without the others.
 fn answering(
     nodes: &mut dyn Iterator<Item = Result<Node>>,
     options: &RideOptions,
-) -> Result<Vec<Node>> {
+) -> Result<Vec<Server>> {
     let (mut there, mut silent) = (Vec::new(), None);
     for node in nodes {
         match node {
             Ok(node) if options.not.contains(&node.name) => {}
-            Ok(node) => there.push(node),
+            Ok(Node { name, client }) => there.push(Server { name, client }),
             Err(e) => {
                 aside(format_args!("a node is left out: {e}"));
                 silent = Some(e);
@@ -206,108 +204,28 @@ fn collections(client: &mut Client, options: &RideOptions) -> Result<Option<Vec<
     names.map(|name| view.collection(name)).collect::<Result<Vec<u16>>>().map(Some)
 }
 
-/// What to ride of whom.
-fn legs(
-    mut nodes: Vec<Node>,
-    options: &RideOptions,
-    collections: Option<Vec<u16>>,
-) -> Result<Vec<Legs>> {
-    let RideOptions { topic, .. } = options;
-    let mut disks: Vec<(usize, ViewStatus)> = Vec::new();
-    for (at, node) in nodes.iter_mut().enumerate() {
-        disks.extend(disk_views(&mut node.client, topic)?.into_iter().map(|one| (at, one)));
-    }
-    let candidate = |(_, one): &(usize, ViewStatus)| Candidate {
-        range: Range::part(one.view.part, one.view.of),
-        applied: one.applied,
-        is_apart: false,
-    };
-    let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
-    let mut boards: Vec<Vec<Board>> = nodes.iter().map(|_| Vec::new()).collect();
-    let chosen = select(&candidates, options.range());
-    let chosen = chosen.map_err(|e| e.context(format_args!("ride topic `{topic}`")))?;
-    for Chosen { candidate, range } in chosen {
-        let (node, status) = &disks[candidate];
-        boards[*node].push(board(options, status.view.clone(), range, collections.clone()));
-    }
-    let legs = nodes.into_iter().zip(boards).map(|(node, boards)| Legs { node, boards });
-    Ok(legs.filter(|legs| !legs.boards.is_empty()).collect())
-}
-
-/// A node's disk views that can be ridden.
-fn disk_views(client: &mut Client, topic: &str) -> Result<Vec<ViewStatus>> {
-    let mut views = client.views(topic)?;
-    views.retain(|one| {
-        let runs = one.stopped.is_empty() && one.begins.is_empty();
-        runs && one.view.kind == ViewKind::Disk {}
-    });
-    Ok(views)
-}
-
-/// What is asked of a view for a range, as of the present.
-fn board(
-    options: &RideOptions,
-    view: ViewName,
-    range: Range,
-    collections: Option<Vec<u16>>,
-) -> Board {
-    Board {
-        collections,
-        keys_only: options.keys_only,
-        versions: options.versions,
-        since: Index(options.since),
-        below: options.below.map(Index),
-        fields: options.fields.clone(),
-        reached: Index(options.reached),
-        dedicated: options.dedicated,
-        ..Board::of(view, range)
-    }
-}
-
-impl Legs {
-    fn ride(mut self, each: &mut dyn FnMut(Heard) -> Result<()>) -> Result<()> {
-        for board in &self.boards {
-            let doing = |e: Error| e.context(format_args!("ride at {}", self.node.name));
-            let mut ride = self.node.client.ride(board).map_err(doing)?;
-            each(Heard::Began(ride.rode()))?;
-            while let Some(slab) = ride.next_slab().map_err(doing)? {
-                each(Heard::Slab(slab))?;
+impl Came<'_> {
+    /// Until everything was received: what is printed counts as that, and nothing else.
+    fn ride(
+        &mut self,
+        together: &mut Together,
+        rode: &mut Vec<Rode>,
+        out: &mut Output,
+    ) -> Result<()> {
+        while let Some(heard) = together.next(WAIT)? {
+            match heard {
+                Heard::Began(began) => rode.push(began),
+                Heard::Slab(slab) => {
+                    self.take(&slab, out)?;
+                    together.taken();
+                }
+                Heard::LeftOut(e) => {
+                    aside(format_args!("a ride breaks off and goes on elsewhere, if it can: {e}"));
+                }
+                Heard::Nothing => {}
             }
         }
         Ok(())
-    }
-}
-
-fn ride_at_once(legs: Vec<Legs>, each: &mut dyn FnMut(Heard) -> Result<()>) -> Result<()> {
-    let (sender, receiver) = mpsc::sync_channel::<Result<Heard>>(WAITING_MAX);
-    let mut threads = Vec::new();
-    for legs in legs {
-        let sender = sender.clone();
-        let gone = || Error::retry("ride a topic: another stream has failed");
-        threads.push(tasks::spawn("ride", move || {
-            let ridden = legs.ride(&mut |heard| sender.send(Ok(heard)).map_err(|_| gone()));
-            if let Err(e) = ridden {
-                // Nobody listens any more where the first error has ended it.
-                let _ = sender.send(Err(e));
-            }
-        })?);
-    }
-    drop(sender);
-    // Ends when all streams have; whoever sends behind an error is told that nobody listens.
-    let ridden = receiver.into_iter().try_for_each(|heard| each(heard?));
-    threads.into_iter().for_each(tasks::Task::join);
-    ridden
-}
-
-impl Came<'_> {
-    fn hear(&mut self, heard: Heard, rode: &mut Vec<Rode>, out: &mut Output) -> Result<()> {
-        match heard {
-            Heard::Slab(slab) => self.take(&slab, out),
-            Heard::Began(began) => {
-                rode.push(began);
-                Ok(())
-            }
-        }
     }
 
     fn take(&mut self, slab: &Slab, out: &mut Output) -> Result<()> {

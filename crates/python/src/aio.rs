@@ -2,7 +2,7 @@
 //! cancelled gives up its answer; what it asked for may still be carried out.
 
 use crate::background::background;
-use crate::client::{bytes_of, new_file};
+use crate::client::{bytes_of, container, new_file};
 use crate::errors::raised;
 use crate::info::{Entry, FileInfo, Usage};
 use crate::log::TopicInfo;
@@ -10,15 +10,17 @@ use crate::process::Process;
 use crate::ranges;
 use crate::stream;
 use holdfast_base::ids::Index;
-use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::NewFile;
 use holdfast_client::aio;
+use holdfast_env::HoldMutex;
+use holdfast_wire::file::{Action, MTIME_NOW};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use std::future::Future;
+use std::sync::Mutex;
 
 static DELIVER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
@@ -56,7 +58,8 @@ pub fn awaited<'py, T: Send + 'static>(
 #[pyclass(frozen, module = "holdfast._holdfast")]
 pub struct AsyncClient {
     process: Process,
-    client: aio::AsyncClient,
+    /// None once it was closed.
+    client: Mutex<Option<aio::AsyncClient>>,
 }
 
 impl AsyncClient {
@@ -65,13 +68,17 @@ impl AsyncClient {
         let (node, options) = (pool.node().clone(), pool.options());
         let connected = async move { aio::AsyncClient::connect(&node, &options).await };
         awaited(py, connected, |py, client| {
+            let client = Mutex::new(Some(client));
             AsyncClient { process: Process::current(), client }.into_py_any(py)
         })
     }
 
     fn client(&self, py: Python<'_>) -> PyResult<aio::AsyncClient> {
-        self.process.check("a client of asyncio").map_err(|e| raised(py, e))?;
-        Ok(self.client.clone())
+        let client = self.process.check("a client of asyncio").and_then(|()| {
+            let client = self.client.held().clone();
+            client.ok_or_else(|| Error::invalid("use a client: it was closed"))
+        });
+        client.map_err(|e| raised(py, e))
     }
 }
 
@@ -83,9 +90,10 @@ pub type Awaited<'py> = PyResult<Bound<'py, PyAny>>;
 
 #[pymethods]
 impl AsyncClient {
-    /// Ends its session.
+    /// Ends its session, and takes no more calls; those that are under way, and files that are open, go on.
     fn close<'py>(&self, py: Python<'py>) -> Awaited<'py> {
         let client = self.client(py)?;
+        self.client.held().take();
         awaited(py, async move { client.close().await }, none)
     }
 
@@ -229,17 +237,19 @@ impl AsyncClient {
         awaited(py, usage, |py, usage| Usage::from(usage).into_py_any(py))
     }
 
-    /// Makes a directory.
-    #[pyo3(signature = (path, *, parents=false, mode=0o755))]
+    /// Makes a directory, or a "table" or "multifile".
+    #[pyo3(signature = (path, *, kind="directory", parents=false, mode=0o755, storage_class=None))]
     fn make_dir<'py>(
         &self,
         py: Python<'py>,
         path: String,
+        kind: &str,
         parents: bool,
         mode: u16,
+        storage_class: Option<&str>,
     ) -> Awaited<'py> {
         let client = self.client(py)?;
-        let new = NewFile { kind: NodeKind::Directory, mode, parents, ..NewFile::default() };
+        let new = container(kind, parents, mode, storage_class).map_err(|e| raised(py, e))?;
         awaited(py, async move { client.make_dir(&path, &new).await }, none)
     }
 
@@ -261,6 +271,28 @@ impl AsyncClient {
     fn delete<'py>(&self, py: Python<'py>, path: String, recursive: bool) -> Awaited<'py> {
         let client = self.client(py)?;
         awaited(py, async move { client.delete(&path, recursive).await }, none)
+    }
+
+    /// Makes a name that stands for `target`, which need not be there.
+    fn symlink<'py>(&self, py: Python<'py>, target: String, path: String) -> Awaited<'py> {
+        let client = self.client(py)?;
+        let action = Action::Symlink { path, target, mtime_ns: MTIME_NOW };
+        awaited(py, async move { client.act(action).await }, none)
+    }
+
+    /// Changes what is kept beside a name; what is `None` stays.
+    #[pyo3(signature = (path, *, mode=None, mtime_ns=None, metadata=None))]
+    fn set_attributes<'py>(
+        &self,
+        py: Python<'py>,
+        path: String,
+        mode: Option<u16>,
+        mtime_ns: Option<i64>,
+        metadata: Option<Vec<u8>>,
+    ) -> Awaited<'py> {
+        let client = self.client(py)?;
+        let action = Action::SetAttributes { path, mode, mtime_ns, metadata };
+        awaited(py, async move { client.act(action).await }, none)
     }
 }
 

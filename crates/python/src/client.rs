@@ -1,13 +1,14 @@
 //! The client: names, small files, ranges. Streams are in `files`, the log in `log`.
 
 use crate::background::wait_for;
-use crate::errors::{raised, waiting};
+use crate::errors::waiting;
 use crate::files::{Reader, Writer};
 use crate::info::{Entry, FileInfo, Usage};
 use crate::items::Items;
 use crate::log::Log;
 use crate::pool::Pool;
 use crate::ranges;
+use crate::records::{Records, RecordsInfo};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::{ClientOptions, Endpoint, NewFile, Secret, Secrets, TlsClient, Token};
@@ -59,10 +60,31 @@ pub fn new_file(
     })
 }
 
+/// What holds other names.
+pub fn container(
+    kind: &str,
+    parents: bool,
+    mode: u16,
+    storage_class: Option<&str>,
+) -> Result<NewFile> {
+    let kind = match kind {
+        "directory" => NodeKind::Directory,
+        "multifile" => NodeKind::MultiFile,
+        "table" => NodeKind::Table,
+        _ => {
+            return Err(Error::invalid(format!(
+                "make a `{}`: choose `directory`, `multifile` or `table`",
+                kind.escape_debug()
+            )));
+        }
+    };
+    Ok(NewFile { kind, ..new_file(false, parents, mode, None, storage_class, &[])? })
+}
+
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (servers, *, secret=None, token=None, ca=None, certificate=None, key=None, connections=16, patience_s=20.0))]
+    #[pyo3(signature = (servers, *, secret=None, token=None, ca=None, certificate=None, key=None, connections=16, patience_s=20.0, mapped=false))]
     #[expect(clippy::too_many_arguments, reason = "Python's are named")]
     fn new(
         py: Python<'_>,
@@ -74,6 +96,7 @@ impl Client {
         key: Option<PathBuf>,
         connections: usize,
         patience_s: f64,
+        mapped: bool,
     ) -> PyResult<Client> {
         let connected = || {
             let nodes = servers.iter().map(|s| Endpoint::parse(s)).collect::<Result<Vec<_>>>()?;
@@ -97,7 +120,7 @@ impl Client {
                 patience,
                 ..ClientOptions::default()
             };
-            Pool::connect(nodes, options, connections)
+            Pool::connect(nodes, options, connections, mapped)
         };
         Ok(Client { pool: waiting(py, connected)? })
     }
@@ -130,6 +153,21 @@ impl Client {
             wait_for(async move { ranges::of(&client, &ranges).await })
         })?;
         Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
+    }
+
+    /// Bytes of a file from `start` up to `end` or the file's end, as a read-only memoryview of memory of
+    /// this process.
+    fn buffer<'py>(
+        &self,
+        py: Python<'py>,
+        path: &str,
+        start: u64,
+        end: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let reader = waiting(py, || Reader::open(&self.pool, path))?;
+        let buffer = reader.buffer(py, start, end);
+        reader.close(py);
+        buffer
     }
 
     /// Stores a whole file, of any size; returns its id.
@@ -190,18 +228,9 @@ impl Client {
         mode: u16,
         storage_class: Option<&str>,
     ) -> PyResult<()> {
-        let container = match kind {
-            "directory" => NodeKind::Directory,
-            "multifile" => NodeKind::MultiFile,
-            "table" => NodeKind::Table,
-            _ => {
-                let wrong = format!("make a `{kind}`: choose `directory`, `multifile` or `table`");
-                return Err(raised(py, Error::invalid(wrong)));
-            }
-        };
         waiting(py, || {
-            let new = new_file(false, parents, mode, None, storage_class, &[])?;
-            self.pool.lend()?.make_dir(path, &NewFile { kind: container, ..new })
+            let new = container(kind, parents, mode, storage_class)?;
+            self.pool.lend()?.make_dir(path, &new)
         })
     }
 
@@ -273,6 +302,17 @@ impl Client {
     /// A topic of items, and a session for its changes.
     fn items(&self, py: Python<'_>, topic: &str) -> PyResult<Items> {
         crate::items::begun(py, &self.pool, topic)
+    }
+
+    /// A table of records, and a session on it.
+    fn records(&self, table: &str) -> Records {
+        Records::new(self.pool.clone(), table)
+    }
+
+    /// The tables of records that there are.
+    fn record_tables(&self, py: Python<'_>) -> PyResult<Vec<RecordsInfo>> {
+        let tables = waiting(py, || self.pool.lend()?.tables())?;
+        Ok(tables.into_iter().map(RecordsInfo::from).collect())
     }
 
     /// The node's log, over this client's connections.

@@ -5,13 +5,13 @@ use crate::errors::{raised, waiting};
 use crate::info::FileInfo;
 use crate::pool::Pool;
 use crate::process::Process;
-use holdfast_base::limits::SLICE_BYTES;
+use holdfast_base::limits::{BLOCK_BYTES, SLICE_BYTES};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, FileReader, FileWriter, NewFile};
 use holdfast_env::HoldMutex;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use self_cell::{MutBorrow, self_cell};
 use std::sync::{Arc, Mutex};
 
@@ -74,6 +74,26 @@ impl Reader {
 
     fn is_bag(&self) -> bool {
         self.info.kind == NodeKind::MultiFile
+    }
+
+    /// Bytes from `start` up to `end` or the file's, as a read-only memoryview. Of mapped memory only whole
+    /// blocks have checksums, so there those around its ends are read with it, and not shown.
+    pub fn buffer<'py>(
+        &self,
+        py: Python<'py>,
+        start: u64,
+        end: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let size = self.info.size;
+        let end = end.unwrap_or(size).min(size);
+        let start = start.min(end);
+        let block = if self.pool.is_mapped() && start < end { BLOCK_BYTES } else { 1 };
+        let from = start / block * block;
+        let until = end.next_multiple_of(block).min(size);
+        let bytes = self.read_at(py, from, until - from)?;
+        let view = PyMemoryView::from(&bytes)?;
+        let (first, behind) = (isize::try_from(start - from)?, isize::try_from(end - from)?);
+        view.get_item(PySlice::new(py, first, behind, 1))
     }
 
     /// Bytes of so many that are known to be there, filled in place.
@@ -159,7 +179,7 @@ impl Reader {
     }
 
     /// Gives the connection back. Closed twice is closed.
-    fn close(&self, py: Python<'_>) {
+    pub fn close(&self, py: Python<'_>) {
         py.detach(|| {
             if self.process.is_current()
                 && let Some(reading) = self.reading.held().take()

@@ -12,7 +12,7 @@ use holdfast_client::view::{Changes, ViewClient};
 use holdfast_env::HoldMutex;
 use holdfast_view::items::log_topic;
 use holdfast_wire::slab::Hashed;
-use holdfast_wire::view as msg;
+use holdfast_wire::view::{self as msg, Board};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use self_cell::{MutBorrow, self_cell};
@@ -221,8 +221,8 @@ impl Items {
         })
     }
 
-    /// Boards the node's views.
-    #[pyo3(signature = (*, part, of, collections, keys_only, versions, since, below, fields, reached, at, follow))]
+    /// Boards the node's views, or those of several nodes.
+    #[pyo3(signature = (*, part, of, collections, names, keys_only, versions, since, below, fields, reached, at, follow, dedicated, servers, leave_out, token))]
     #[expect(clippy::too_many_arguments, reason = "Python's are named")]
     fn ride(
         &self,
@@ -230,6 +230,7 @@ impl Items {
         part: u32,
         of: u32,
         collections: Option<Vec<u16>>,
+        names: Option<String>,
         keys_only: bool,
         versions: bool,
         since: u64,
@@ -238,11 +239,13 @@ impl Items {
         reached: u64,
         at: Option<u64>,
         follow: bool,
+        dedicated: bool,
+        servers: Option<Vec<String>>,
+        leave_out: Vec<String>,
+        token: Option<String>,
     ) -> PyResult<Ride> {
-        let asked = Asked {
-            topic: self.topic.clone(),
-            part,
-            of,
+        let of_part = Asked::board(&self.topic, part, of).map_err(|e| raised(py, e))?;
+        let board = Board {
             collections,
             keys_only,
             versions,
@@ -251,9 +254,11 @@ impl Items {
             fields,
             reached: Index(reached),
             at: at.map(Index),
-            follow,
+            dedicated,
+            ..of_part
         };
-        waiting(py, || Ride::begin(&self.pool, asked))
+        let asked = Asked { board, names, follow, servers, leave_out, token };
+        Ride::begin(py, &self.pool, asked)
     }
 
     /// Ends the session, and gives its connection back.

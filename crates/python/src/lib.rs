@@ -15,6 +15,7 @@ mod log;
 mod pool;
 mod process;
 mod ranges;
+mod records;
 mod ride;
 mod shuffle;
 mod stream;
@@ -32,6 +33,8 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<info::Entry>()?;
     module.add_class::<info::Usage>()?;
     module.add_class::<items::Items>()?;
+    module.add_class::<records::Records>()?;
+    module.add_class::<records::RecordsInfo>()?;
     module.add_class::<ride::Ride>()?;
     module.add_class::<stream::AsyncReader>()?;
     module.add_class::<stream::AsyncWriter>()?;

@@ -4,6 +4,7 @@ use crate::client::bytes_of;
 use crate::errors::waiting;
 use crate::pool::Pool;
 use holdfast_base::ids::Index;
+use holdfast_client::Client;
 use holdfast_env::HoldMutex;
 use holdfast_wire::log as msg;
 use pyo3::prelude::*;
@@ -95,8 +96,12 @@ impl LogReader {
     fn read<'py>(&self, py: Python<'py>, wait_s: f64) -> PyResult<Option<Vec<Indexed<'py>>>> {
         let wait = Duration::try_from_secs_f64(wait_s).unwrap_or_default();
         let read = || {
-            let mut client = self.pool.lend()?;
-            self.reader.held().read(&mut client.log(), ENTRIES_MAX, wait)
+            let mut reader = self.reader.held();
+            let mut read = |client: &mut Client| reader.read(&mut client.log(), ENTRIES_MAX, wait);
+            match wait.is_zero() {
+                true => read(&mut *self.pool.lend()?),
+                false => self.pool.waiting(read),
+            }
         };
         Ok(waiting(py, read)?.map(|entries| indexed(py, entries)))
     }

@@ -9,12 +9,18 @@ use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::HoldMutex;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a node may be silent of which others have what it has.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Where to connect, and how.
 pub struct Pool {
     nodes: Vec<Endpoint>,
     options: ClientOptions,
     connections_max: usize,
+    /// Reads of the node's `dram` are copied out of its memory, which each connection maps.
+    mapped: bool,
     state: Mutex<State>,
     came_back: Condvar,
     /// For what is asked for side by side.
@@ -42,11 +48,13 @@ impl Pool {
         nodes: Vec<Endpoint>,
         options: ClientOptions,
         connections_max: usize,
+        mapped: bool,
     ) -> Result<Arc<Pool>> {
         let pool = Pool {
             nodes,
             options,
             connections_max,
+            mapped,
             state: Mutex::new(State {
                 idle: Vec::new(),
                 lent: 0,
@@ -67,13 +75,43 @@ impl Pool {
         ClientOptions { others, ..self.options.clone() }
     }
 
+    /// As those, of clients that ask no other node, and are done with one that breaks off.
+    pub fn options_once(&self) -> ClientOptions {
+        ClientOptions { others: Vec::new(), reconnects_max: 0, ..self.options.clone() }
+    }
+
+    /// A pool like this one, of other nodes. One that is silent for some seconds is left for the next: it is asked
+    /// to answer more often than that.
+    pub fn of_nodes(&self, nodes: Vec<Endpoint>) -> Result<Arc<Pool>> {
+        let options = ClientOptions { read_timeout: Some(SILENCE_MAX), ..self.options.clone() };
+        Pool::connect(nodes, options, self.connections_max, false)
+    }
+
+    /// The nodes that were named.
+    pub fn nodes(&self) -> &[Endpoint] {
+        &self.nodes
+    }
+
     /// The first node that was named.
     pub fn node(&self) -> &Endpoint {
         &self.nodes[0]
     }
 
-    /// To the first node that answers; the others are where to go on when it does not any more.
+    /// Whether bytes in the node's memory are copied out of it.
+    pub fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
     fn connect_one(&self) -> Result<Client> {
+        let mut client = self.connect_first()?;
+        if self.mapped {
+            client.map_region()?;
+        }
+        Ok(client)
+    }
+
+    /// To the first node that answers; the others are where to go on when it does not any more.
+    fn connect_first(&self) -> Result<Client> {
         let mut nodes = self.nodes.clone();
         for _ in 1..nodes.len() {
             let options = ClientOptions { others: nodes[1..].to_vec(), ..self.options.clone() };
@@ -139,7 +177,7 @@ impl Pool {
     pub fn connection(self: &Arc<Pool>) -> Result<Client> {
         let mut state = self.state();
         if state.closed {
-            return Err(Error::invalid("open a file: its client was closed"));
+            return Err(Error::invalid("use a client: it was closed"));
         }
         match state.idle.pop() {
             Some(client) => Ok(client),
@@ -148,6 +186,15 @@ impl Pool {
                 self.connect_one()
             }
         }
+    }
+
+    /// Does what waits for others, by a connection that does not count: as many as all that there are may wait,
+    /// and hold up no call.
+    pub fn waiting<T>(self: &Arc<Pool>, wait: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
+        let mut client = self.connection()?;
+        let came = wait(&mut client);
+        self.give_back(client);
+        came
     }
 
     /// Takes a connection back that a file had.

@@ -1,42 +1,46 @@
-//! Rides over the views of one node: everything that they hold of a part of the keys, and behind it, for
-//! who follows, every change as the log has it. Which views are ridden is decided by [`select`]; which
-//! entries count, and of which keys, by the fold that views have.
+//! Rides over views: everything that they hold of a part of the keys, and behind it, for who follows, every
+//! change as the log has it. Those of the present over this client's node are ridden here, one view after the
+//! other; those over several nodes, and over images, by [`Together`]. Which entries count, and of which keys,
+//! says [`Follow`].
 
 use crate::errors::waiting;
 use crate::pool::Pool;
 use crate::process::Process;
 use holdfast_base::ids::Index;
-use holdfast_base::stream::read_all;
-use holdfast_base::{Error, Result};
-use holdfast_client::Client;
-use holdfast_client::view::{self, Candidate, select};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_client::view::{
+    self, Candidate, Follow, Heard, Itinerary, Rode, Server, Slab, Together, disk_views, select,
+    what,
+};
+use holdfast_client::{Client, Endpoint};
 use holdfast_env::HoldMutex;
-use holdfast_view::items::{ChangesView, log_topic};
-use holdfast_view::{Arrival, Context, GoesOn};
-use holdfast_wire::slab::{Content, Fields, PARTITIONS_MAX, Range};
-use holdfast_wire::view::{Board, Boarded, Collection, ViewKind, ViewStatus};
+use holdfast_wire::slab::{Content, PARTITIONS_MAX, Range, Received};
+use holdfast_wire::view::{Board, Collection, ViewKind, ViewName, ViewStatus};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use self_cell::{MutBorrow, self_cell};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// So long who begins a ride over several nodes waits in one call.
+const BEGIN_WAIT: Duration = Duration::from_secs(1);
+
 /// What somebody wants to ride.
 pub struct Asked {
-    pub topic: String,
-    pub part: u32,
-    pub of: u32,
-    pub collections: Option<Vec<u16>>,
-    pub keys_only: bool,
-    pub versions: bool,
-    pub since: Index,
-    pub below: Option<Index>,
-    pub fields: Option<Vec<String>>,
-    pub reached: Index,
-    pub at: Option<Index>,
+    /// The part, and what is asked of all views.
+    pub board: Board,
+    /// The collections' names, with commas: what a token is of.
+    pub names: Option<String>,
     pub follow: bool,
+    /// Other nodes than this client's own.
+    pub servers: Option<Vec<String>>,
+    /// Of those, these not.
+    pub leave_out: Vec<String>,
+    /// What an earlier ride has left.
+    pub token: Option<String>,
 }
 
 self_cell!(
@@ -53,38 +57,29 @@ type ClientRide<'a> = view::Ride<'a>;
 type Item = (u16, Vec<u8>, u64, Option<Vec<u8>>);
 type Told<'py> = (Py<PyString>, Bound<'py, PyBytes>, u64, Option<Bound<'py, PyBytes>>);
 
-/// A part of what was ridden, as of one entry.
-struct Rode {
-    range: Range,
-    boarded: Boarded,
-    /// What a fold needs besides items, to go on.
-    front: Vec<u8>,
-}
-
 /// Where a ride is.
 enum State {
+    /// The client's node, one view after the other.
     Rides {
         on_board: OnBoard,
-        range: Range,
         left: VecDeque<Board>,
         rode: Vec<Rode>,
     },
-    Follows(Box<Follows>),
+    Together {
+        together: Box<Together>,
+        rode: Vec<Rode>,
+    },
+    /// By the nodes of that pool, once somebody has connected to them.
+    Follows {
+        follow: Box<Follow>,
+        pool: Option<Arc<Pool>>,
+    },
     /// It broke off, and is not gone on with.
     Failed(Error),
     Over,
 }
 
-struct Follows {
-    /// The topic's name in the log.
-    topic: String,
-    fold: GoesOn<ChangesView>,
-    /// Up to which entry each range was ridden.
-    ridden: Vec<(Range, Index)>,
-    fields: Option<Fields>,
-}
-
-/// A ride, by a connection of its own.
+/// A ride, by connections of its own.
 #[pyclass(frozen, module = "holdfast._holdfast")]
 pub struct Ride {
     pool: Arc<Pool>,
@@ -92,22 +87,46 @@ pub struct Ride {
     asked: Asked,
     /// As of which entry the first view was boarded.
     index: Index,
+    /// Of a ride over images, all of what was asked for at first.
+    whole: Option<Range>,
     state: Mutex<State>,
+    follows: AtomicBool,
+    /// What is left of a ride over images, when the last call ended.
+    token: Mutex<Option<String>>,
+    /// Why nodes are not asked any more.
+    left_out: Mutex<Vec<String>>,
     /// Collections by their numbers.
     names: Mutex<HashMap<u16, Py<PyString>>>,
+    /// What came while the names of its collections could not be learnt.
+    unsaid: Mutex<Vec<Item>>,
 }
 
 impl Asked {
-    fn check(&self) -> Result<()> {
-        if self.part >= self.of || self.of > PARTITIONS_MAX {
+    /// Of a part of a topic; the rest is as it is unless it is asked for.
+    pub fn board(topic: &str, part: u32, of: u32) -> Result<Board> {
+        if part >= of || of > PARTITIONS_MAX {
             return Err(Error::invalid(format!(
-                "ride part {} of {}: parts count from 0, and there are up to {PARTITIONS_MAX}",
-                self.part, self.of
+                "ride part {part} of {of}: parts count from 0, and there are up to {PARTITIONS_MAX}"
             )));
         }
-        if self.follow && self.below.is_some() {
+        let view = ViewName { topic: topic.to_owned(), kind: ViewKind::Disk {}, part: 0, of: 1 };
+        Ok(Board::of(view, Range::part(part, of)))
+    }
+
+    fn topic(&self) -> &str {
+        &self.board.view.topic
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.token.is_some() && (self.board.at.is_some() || self.board.dedicated) {
             return Err(Error::invalid(
-                "ride and follow: `below` is an end, and to follow has none",
+                "ride on by a token: it says as of which entry, and of images no ride is dedicated: leave out `at` \
+                 and `dedicated`",
+            ));
+        }
+        if self.board.at.is_some() && self.board.dedicated {
+            return Err(Error::invalid(
+                "ride images: each rider reads one for itself: leave out `dedicated`",
             ));
         }
         Ok(())
@@ -115,45 +134,95 @@ impl Asked {
 
     /// What to ride of the node's views.
     fn boards(&self, client: &mut Client) -> Result<VecDeque<Board>> {
-        let mut views = client.views(&self.topic)?;
-        views.retain(|one| {
-            let runs = one.stopped.is_empty() && one.begins.is_empty();
-            let has = |at: Index| one.images.iter().any(|image| image.index == at);
-            runs && one.view.kind == ViewKind::Disk {} && self.at.is_none_or(has)
-        });
+        let views = disk_views(client, self.topic())?;
         let candidate = |one: &ViewStatus| Candidate {
             range: Range::part(one.view.part, one.view.of),
             applied: one.applied,
             is_apart: false,
         };
         let candidates: Vec<Candidate> = views.iter().map(candidate).collect();
-        let chosen = select(&candidates, Range::part(self.part, self.of));
-        let chosen = chosen.map_err(|e| match self.at {
-            Some(at) => e.context(format_args!(
-                "ride topic `{}` as of entry {at}, of which only images can be ridden",
-                self.topic
-            )),
-            None => e.context(format_args!("ride topic `{}`", self.topic)),
-        })?;
-        let board = |one: view::Chosen| Board {
-            collections: self.collections.clone(),
-            keys_only: self.keys_only,
-            versions: self.versions,
-            since: self.since,
-            below: self.below,
-            fields: self.fields.clone(),
-            reached: self.reached,
-            at: self.at,
-            ..Board::of(views[one.candidate].view.clone(), one.range)
+        let chosen = select(&candidates, Range::new(self.board.low, self.board.high))
+            .map_err(|e| e.context(format_args!("ride topic `{}`", self.topic())))?;
+        let board = |one: view::Chosen| {
+            let (low, high) = (one.range.low(), one.range.high());
+            Board { view: views[one.candidate].view.clone(), low, high, ..self.board.clone() }
         };
         Ok(chosen.into_iter().map(board).collect())
+    }
+
+    /// The nodes to ride at once, by their addresses.
+    fn nodes(&self, pool: &Pool) -> Result<Vec<(String, Endpoint)>> {
+        let named = match &self.servers {
+            Some(servers) => servers.clone(),
+            None => pool.nodes().iter().map(Endpoint::to_string).collect(),
+        };
+        let wanted = named.into_iter().filter(|server| !self.leave_out.contains(server));
+        let nodes = wanted.map(|server| Ok((server.clone(), Endpoint::parse(&server)?)));
+        let nodes = nodes.collect::<Result<Vec<_>>>()?;
+        if nodes.is_empty() {
+            return Err(Error::invalid(
+                "ride a topic: every node that was named is left out: name another one",
+            ));
+        }
+        Ok(nodes)
+    }
+}
+
+/// A client of each node that answers. It may do without the others, if there are any.
+fn answering(
+    nodes: Vec<(String, Endpoint)>,
+    pool: &Pool,
+    left_out: &mut Vec<String>,
+) -> Result<Vec<Server>> {
+    let (options, mut servers, mut silent) = (pool.options_once(), Vec::new(), None);
+    for (name, node) in nodes {
+        match Client::connect(&node, &options) {
+            Ok(client) => servers.push(Server { name, client }),
+            Err(e) if e.kind == Kind::Retry => {
+                left_out.push(e.message.clone());
+                silent = Some(e);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    match silent {
+        Some(e) if servers.is_empty() => Err(e),
+        _ => Ok(servers),
     }
 }
 
 impl Ride {
     /// Boards the first view.
-    pub fn begin(pool: &Arc<Pool>, asked: Asked) -> Result<Ride> {
-        asked.check()?;
+    pub fn begin(py: Python<'_>, pool: &Arc<Pool>, asked: Asked) -> PyResult<Ride> {
+        let (ride, collections) = waiting(py, || {
+            asked.check()?;
+            let is_marked = asked.board.at.is_some() || asked.token.is_some();
+            match is_marked || asked.servers.is_some() || !asked.leave_out.is_empty() {
+                true => Ride::begin_together(pool, asked),
+                false => Ride::begin_here(pool, asked).map(|ride| (ride, Vec::new())),
+            }
+        })?;
+        ride.know(py, &collections);
+        Ok(ride)
+    }
+
+    fn new(pool: &Arc<Pool>, asked: Asked, index: Index, state: State) -> Ride {
+        Ride {
+            pool: pool.clone(),
+            process: Process::current(),
+            asked,
+            index,
+            whole: None,
+            state: Mutex::new(state),
+            follows: AtomicBool::new(false),
+            token: Mutex::default(),
+            left_out: Mutex::default(),
+            names: Mutex::default(),
+            unsaid: Mutex::default(),
+        }
+    }
+
+    fn begin_here(pool: &Arc<Pool>, asked: Asked) -> Result<Ride> {
         let mut client = pool.connection()?;
         let mut left = match asked.boards(&mut client) {
             Ok(left) => left,
@@ -164,16 +233,48 @@ impl Ride {
         };
         let first =
             left.pop_front().ok_or_else(|| Error::bug("ride a topic: nothing was chosen"))?;
-        let (range, on_board) = board(pool, client, &first)?;
+        let on_board = board(pool, client, &first)?;
         let index = on_board.borrow_dependent().boarded().index;
-        Ok(Ride {
-            pool: pool.clone(),
-            process: Process::current(),
-            asked,
-            index,
-            state: Mutex::new(State::Rides { on_board, range, left, rode: Vec::new() }),
-            names: Mutex::default(),
-        })
+        Ok(Ride::new(pool, asked, index, State::Rides { on_board, left, rode: Vec::new() }))
+    }
+
+    /// Also the names of collections: later this client's own node may not answer.
+    fn begin_together(pool: &Arc<Pool>, asked: Asked) -> Result<(Ride, Vec<Collection>)> {
+        let mut left_out = Vec::new();
+        let mut servers = answering(asked.nodes(pool)?, pool, &mut left_out)?;
+        let collections = servers[0].client.view(asked.topic()).catalog()?.collections;
+        let of = what(asked.topic(), asked.names.as_deref(), &asked.board);
+        let range = Range::new(asked.board.low, asked.board.high);
+        let itinerary = match (&asked.token, asked.board.at) {
+            (Some(token), _) => Some(Itinerary::of_token(token, of)?),
+            (None, at) => at.map(|at| Itinerary::new(at, range, of)),
+        };
+        let (whole, mark) =
+            (itinerary.as_ref().map(|i| i.whole()), itinerary.as_ref().map(|i| i.index()));
+        let mut together = match itinerary {
+            Some(itinerary) => Together::of_mark(servers, asked.board.clone(), itinerary)?,
+            None => Together::now(servers, asked.board.clone())?,
+        };
+        let mut rode = Vec::new();
+        // What is wrong with the first view is said now.
+        while let Some(heard) = together.next(BEGIN_WAIT)? {
+            match heard {
+                Heard::Began(began) => {
+                    rode.push(began);
+                    break;
+                }
+                Heard::LeftOut(e) => left_out.push(e.message),
+                Heard::Slab(_) | Heard::Nothing => {}
+            }
+        }
+        let index = mark.or(rode.first().map(|rode| rode.boarded.index)).unwrap_or_default();
+        let token = together.token();
+        let state = State::Together { together: Box::new(together), rode };
+        let mut ride = Ride::new(pool, asked, index, state);
+        ride.whole = whole;
+        *ride.token.held() = token;
+        *ride.left_out.held() = left_out;
+        Ok((ride, collections))
     }
 
     /// The next items; none at the end. Nothing where none came for so long.
@@ -181,75 +282,152 @@ impl Ride {
         self.process.check("a ride")?;
         let mut state = self.state.held();
         loop {
-            match &mut *state {
+            let came = match &mut *state {
                 State::Over => return Ok(None),
                 State::Failed(e) => return Err(e.clone()),
-                State::Follows(follows) => return self.follow(follows, wait).map(Some),
-                State::Rides { on_board, .. } => {
-                    let came = on_board.with_dependent_mut(|_, ride| ride.next_slab());
-                    let came = came.and_then(|slab| match slab {
-                        Some(slab) => items(&slab).map(Some),
-                        None => self.goes_on(&mut state).map(|()| None),
-                    });
-                    match came {
-                        Ok(Some(items)) => return Ok(Some(items)),
-                        Ok(None) => {}
-                        Err(e) => {
-                            let e = e.context(format_args!("ride topic `{}`", self.asked.topic));
-                            self.end(&mut state);
-                            *state = State::Failed(e.clone());
-                            return Err(e);
-                        }
-                    }
+                State::Follows { follow, pool } => match self.follow(follow, pool, wait) {
+                    // The node does not answer for now, and nothing is lost.
+                    Err(e) if e.kind == Kind::Retry => return Err(e),
+                    came => came,
+                },
+                State::Rides { on_board, .. } => on_board
+                    .with_dependent_mut(|_, ride| ride.next_slab())
+                    .and_then(|slab| Ok((slab.as_ref().map(items).transpose()?, None))),
+                State::Together { together, rode } => self.heard(together, rode, wait),
+            };
+            let came =
+                came.map_err(|e| e.context(format_args!("ride topic `{}`", self.asked.topic())));
+            match came {
+                Ok((Some(items), None)) => return Ok(Some(items)),
+                Ok((None, None)) => self.goes_on(&mut state)?,
+                Ok((Some(items), Some(e))) if !items.is_empty() => {
+                    // What came in front of it first.
+                    *state = State::Failed(e);
+                    return Ok(Some(items));
+                }
+                Ok((_, Some(e))) | Err(e) => {
+                    self.end(&mut state);
+                    *state = State::Failed(e.clone());
+                    return Err(e);
                 }
             }
         }
     }
 
-    /// Behind a view that was received whole: the next one, or the log, or the end.
-    fn goes_on(&self, state: &mut State) -> Result<()> {
-        let State::Rides { on_board, range, mut left, mut rode } = mem::replace(state, State::Over)
-        else {
-            panic!("it rides")
-        };
-        let ride = on_board.borrow_dependent();
-        rode.push(Rode { range, boarded: *ride.boarded(), front: ride.front().to_vec() });
-        let client = on_board.into_owner().into_inner();
-        if let Some(next) = left.pop_front() {
-            let (range, on_board) = board(&self.pool, client, &next)?;
-            *state = State::Rides { on_board, range, left, rode };
-            return Ok(());
+    /// The next items over several nodes; none at the end.
+    fn heard(&self, together: &mut Together, rode: &mut Vec<Rode>, wait: Duration) -> Result<Came> {
+        loop {
+            let heard = together.next(wait);
+            *self.token.held() = together.token();
+            match heard? {
+                None => return Ok((None, None)),
+                Some(Heard::Nothing) => return Ok((Some(Vec::new()), None)),
+                Some(Heard::Began(began)) => rode.push(began),
+                Some(Heard::LeftOut(e)) => self.left_out.held().push(e.message),
+                Some(Heard::Slab(slab)) => return Ok((Some(items(&slab)?), None)),
+            }
         }
-        self.pool.give_back(client);
+    }
+
+    /// Behind views that were received whole: the next one, or the log, or the end.
+    fn goes_on(&self, state: &mut State) -> Result<()> {
+        let rode = match mem::replace(state, State::Over) {
+            State::Rides { on_board, mut left, mut rode } => {
+                rode.push(on_board.borrow_dependent().rode());
+                let client = on_board.into_owner().into_inner();
+                if let Some(next) = left.pop_front() {
+                    match board(&self.pool, client, &next) {
+                        Ok(on_board) => *state = State::Rides { on_board, left, rode },
+                        Err(e) => {
+                            *state = State::Failed(e.clone());
+                            return Err(e);
+                        }
+                    }
+                    return Ok(());
+                }
+                self.pool.give_back(client);
+                rode
+            }
+            State::Together { mut rode, .. } => {
+                if let Some(whole) = self.whole {
+                    // All of it is as of one entry, also what was received before a token.
+                    rode.truncate(1);
+                    rode.iter_mut().for_each(|rode| rode.range = whole);
+                }
+                rode
+            }
+            // What follows and is over.
+            _ => return Ok(()),
+        };
         if self.asked.follow {
-            *state = State::Follows(Box::new(Follows::new(&self.asked, &rode)?));
+            let follow = Follow::new(&self.asked.board, &rode)
+                .inspect_err(|e| *state = State::Failed(e.clone()))?;
+            let pool = self.asked.servers.is_none().then(|| self.pool.clone());
+            self.follows.store(true, Ordering::Relaxed);
+            *state = State::Follows { follow: Box::new(follow), pool };
         }
         Ok(())
     }
 
-    fn follow(&self, follows: &mut Follows, wait: Duration) -> Result<Vec<Item>> {
-        let mut client = self.pool.lend()?;
-        let entries = client.log().tail(&follows.topic, follows.fold.next(), wait);
-        let entries =
-            entries.map_err(|e| e.context(format_args!("follow topic `{}`", self.asked.topic)))?;
+    /// The changes of the next entries, and what went wrong behind them; none at the end.
+    fn follow(
+        &self,
+        follow: &mut Follow,
+        pool: &mut Option<Arc<Pool>>,
+        wait: Duration,
+    ) -> Result<Came> {
+        if follow.is_over() {
+            return Ok((None, None));
+        }
+        let pool = match pool {
+            Some(pool) => pool,
+            None => {
+                let nodes = self.asked.nodes(&self.pool)?;
+                let nodes = nodes.into_iter().map(|(_, node)| node).collect();
+                pool.insert(self.pool.of_nodes(nodes)?)
+            }
+        };
+        let entries = pool.waiting(|client| follow.wait(client, wait))?;
         let mut items = Vec::new();
-        for entry in entries {
-            let taken = follows.take(entry.index, &entry.bytes, &self.asked, &mut items);
-            match taken {
-                Ok(()) => {}
-                Err(e) if items.is_empty() => return Err(e),
-                // What came in front of it first; it is asked for again.
-                Err(_) => break,
+        for (index, entry) in entries {
+            let taken = follow.take(index, &entry, &mut |_, item| {
+                items.push(item_of(&item));
+                Ok(())
+            });
+            if let Err(e) = taken {
+                return Ok((Some(items), Some(e)));
             }
         }
-        Ok(items)
+        Ok((Some(items), None))
     }
 
-    /// Gives the connection back, if it has one.
+    /// Gives the connection back, if it has one of the pool's.
     fn end(&self, state: &mut State) {
         if let State::Rides { on_board, .. } = mem::replace(state, State::Over) {
             self.pool.give_back(on_board.into_owner().into_inner());
         }
+    }
+
+    /// What is said next, by the names of collections.
+    fn said(&self, py: Python<'_>, wait: Duration) -> PyResult<Option<Vec<Item>>> {
+        let unsaid = mem::take(&mut *self.unsaid.held());
+        let items = match unsaid.is_empty() {
+            true => waiting(py, || self.come(wait))?,
+            false => Some(unsaid),
+        };
+        let Some(items) = items else { return Ok(None) };
+        match self.learn(py, &items) {
+            Ok(()) => Ok(Some(items)),
+            Err(e) => {
+                *self.unsaid.held() = items;
+                Err(e)
+            }
+        }
+    }
+
+    fn know(&self, py: Python<'_>, collections: &[Collection]) {
+        let names = collections.iter().map(|one| PyString::new(py, &one.name));
+        *self.names.held() = (1..).zip(names.map(Bound::unbind)).collect();
     }
 
     /// The names of collections that are not known yet.
@@ -260,9 +438,8 @@ impl Ride {
         if !is_new(&self.names.held()) {
             return Ok(());
         }
-        let catalog = waiting(py, || self.pool.lend()?.view(&self.asked.topic).catalog())?;
-        let names = catalog.collections.iter().map(|one: &Collection| PyString::new(py, &one.name));
-        *self.names.held() = (1..).zip(names.map(Bound::unbind)).collect();
+        let catalog = waiting(py, || self.pool.lend()?.view(self.asked.topic()).catalog())?;
+        self.know(py, &catalog.collections);
         if is_new(&self.names.held()) {
             let bug = Error::bug("ride a topic: an item is of a collection that it does not have");
             return Err(crate::errors::raised(py, bug));
@@ -271,11 +448,13 @@ impl Ride {
     }
 }
 
-fn board(pool: &Arc<Pool>, client: Client, board: &Board) -> Result<(Range, OnBoard)> {
-    let range = Range::new(board.low, board.high);
+/// Items, none at the end; and what went wrong behind them.
+type Came = (Option<Vec<Item>>, Option<Error>);
+
+fn board(pool: &Arc<Pool>, client: Client, board: &Board) -> Result<OnBoard> {
     let client = MutBorrow::new(client);
     match OnBoard::try_new_or_recover(client, |client| client.borrow_mut().ride(board)) {
-        Ok(on_board) => Ok((range, on_board)),
+        Ok(on_board) => Ok(on_board),
         Err((client, e)) => {
             pool.give_back(client.into_inner());
             Err(e.context(format_args!("ride topic `{}`", board.view.topic)))
@@ -283,71 +462,22 @@ fn board(pool: &Arc<Pool>, client: Client, board: &Board) -> Result<(Range, OnBo
     }
 }
 
-fn items(slab: &view::Slab) -> Result<Vec<Item>> {
+fn item_of(item: &Received<'_>) -> Item {
+    let value = match item.content {
+        Content::Value(value) => Some(value.to_vec()),
+        Content::Deleted => None,
+        Content::NotSent => Some(Vec::new()),
+    };
+    (item.collection, item.key.to_vec(), item.index, value)
+}
+
+fn items(slab: &Slab) -> Result<Vec<Item>> {
     let mut items = Vec::new();
     slab.each(|item| {
-        let value = match item.content {
-            Content::Value(value) => Some(value.to_vec()),
-            Content::Deleted => None,
-            Content::NotSent => Some(Vec::new()),
-        };
-        items.push((item.collection, item.key.to_vec(), item.index, value));
+        items.push(item_of(&item));
         Ok(())
     })?;
     Ok(items)
-}
-
-impl Follows {
-    /// Parts are as of different entries where views were level with different ones: the log is read
-    /// behind the first of these.
-    fn new(asked: &Asked, rode: &[Rode]) -> Result<Follows> {
-        let topic = log_topic(&asked.topic)?;
-        let first = rode.iter().min_by_key(|rode| rode.boarded.index);
-        let Rode { boarded, front, .. } = first.expect("one was ridden");
-        let Boarded { index: applied, entry_crc, digest, .. } = *boarded;
-        let fold = read_all(front, |source| {
-            let arrival = Arrival { applied, entry_crc, digest, source };
-            GoesOn::new(&Context::of(&topic), arrival)
-        })?;
-        let ridden = rode.iter().map(|rode| (rode.range, rode.boarded.index)).collect();
-        let fields = asked.fields.as_deref().map(Fields::new).transpose()?;
-        Ok(Follows { topic, fold, ridden, fields })
-    }
-
-    fn take(
-        &mut self,
-        index: Index,
-        entry: &[u8],
-        asked: &Asked,
-        items: &mut Vec<Item>,
-    ) -> Result<()> {
-        self.fold.take(index, entry)?;
-        let view = self.fold.view();
-        for change in view.of(index) {
-            let hash = view.catalog().hash(change.collection, change.key);
-            let is_new = |(range, ridden): &(Range, Index)| range.contains(hash) && index > *ridden;
-            let listed = asked.collections.as_ref();
-            let is_wanted = listed.is_none_or(|listed| listed.contains(&change.collection));
-            if !is_wanted || !self.ridden.iter().any(is_new) {
-                continue;
-            }
-            let value = match (change.value, &self.fields) {
-                (Some(_), _) if asked.keys_only => Some(Vec::new()),
-                (Some(value), Some(fields)) => match view.catalog().collection(change.collection) {
-                    Some(of) if of.json => Some(fields.of_value(value)),
-                    _ => {
-                        return Err(Error::invalid(
-                            "follow fields of values: those of a collection that is new are bytes, and have \
-                             none: name collections of JSON",
-                        ));
-                    }
-                },
-                (value, _) => value.map(<[u8]>::to_vec),
-            };
-            items.push((change.collection, change.key.to_vec(), index.0, value));
-        }
-        Ok(())
-    }
 }
 
 #[pymethods]
@@ -360,8 +490,8 @@ impl Ride {
 
     /// Whether what comes now is followed, and has no end.
     #[getter]
-    fn follows(&self, py: Python<'_>) -> bool {
-        py.detach(|| matches!(*self.state.held(), State::Follows(_)))
+    fn follows(&self) -> bool {
+        self.follows.load(Ordering::Relaxed)
     }
 
     /// The next items, as many as came at once; None at the end. An empty list where none came for so
@@ -369,14 +499,35 @@ impl Ride {
     #[pyo3(signature = (wait_s=0.0))]
     fn next<'py>(&self, py: Python<'py>, wait_s: f64) -> PyResult<Option<Vec<Told<'py>>>> {
         let wait = Duration::try_from_secs_f64(wait_s).unwrap_or_default();
-        let Some(items) = waiting(py, || self.come(wait))? else { return Ok(None) };
-        self.learn(py, &items)?;
+        let Some(items) = self.said(py, wait)? else { return Ok(None) };
         let names = self.names.held();
         let told = |(number, key, index, value): Item| {
             let value = value.map(|value| PyBytes::new(py, &value));
             (names[&number].clone_ref(py), PyBytes::new(py, &key), index, value)
         };
         Ok(Some(items.into_iter().map(told).collect()))
+    }
+
+    /// Counts what `next` gave last as received, which the next call of it does, too.
+    fn taken(&self, py: Python<'_>) {
+        py.detach(|| {
+            if let State::Together { together, .. } = &mut *self.state.held() {
+                together.taken();
+                *self.token.held() = together.token();
+            }
+        });
+    }
+
+    /// Of a ride over images what is left of it behind what counts as received; None of the present.
+    #[getter]
+    fn token(&self, py: Python<'_>) -> Option<String> {
+        py.detach(|| self.token.held().clone())
+    }
+
+    /// Why nodes are not asked any more.
+    #[getter]
+    fn left_out(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.left_out.held().clone())
     }
 
     /// Ends it, and gives the connection back. Closed twice is closed.

@@ -10,7 +10,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_wire::slab::Range;
-use holdfast_wire::view::{Boarded, Place};
+use holdfast_wire::view::{Board, Boarded, Place};
 use std::collections::BTreeMap;
 
 /// In front of a token, so that nobody takes something else for one.
@@ -208,6 +208,15 @@ impl Itinerary {
     pub fn broke(&mut self, leg: u64) {
         self.left.extend(self.legs.remove(&leg).into_iter().flatten());
     }
+}
+
+/// A checksum of what is asked for: who goes on with a [`Itinerary::token`] asks for the same. Collections are by
+/// their names, with commas.
+pub fn what(topic: &str, collections: Option<&str>, asked: &Board) -> u32 {
+    let Board { keys_only, versions, since, below, fields, .. } = asked;
+    let (since, below) = (since.0, below.map(|below| below.0));
+    let what = (topic, collections, keys_only, versions, since, below, fields);
+    crc32c(format!("{what:?}").as_bytes())
 }
 
 /// A token: hexadecimal digits, with a checksum.

@@ -1,0 +1,182 @@
+"""Tables of records, which are in several regions at once. See docs/tables.md.
+
+    users = client.records("users")
+    users.make(mode="strong", tablets=4)
+    version = users.put(b"alice", b"1", if_absent=True)
+    users.put(b"alice", b"2", if_version=version)          # or a VersionError
+    users.get(b"alice", level="latest")
+    elsewhere.records("users").go_on(users.session)        # is shown nothing older
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Iterator, NamedTuple, Optional
+
+from . import _holdfast
+from .errors import InvalidError, NotFoundError, VersionError
+
+#: Records of a page.
+_PAGE_ROWS = 1000
+
+
+class Record(NamedTuple):
+    """A record as it shows."""
+
+    #: It grows with each write, from 1 on.
+    version: int
+    value: bytes
+
+
+class Row(NamedTuple):
+    """A record of a scan."""
+
+    key: bytes
+    version: int
+    value: bytes
+
+
+class Written(NamedTuple):
+    """What came of one write of several."""
+
+    #: Whether it was made; else nothing was changed by it.
+    made: bool
+    #: The version that the record has then; None if there is no such record.
+    version: Optional[int]
+
+
+class Records:
+    """A table of records, and a session on it; made by `Client.records`. Threads may share it, and their calls
+    follow one on another: each may have its own.
+
+    A key is 1 to 6144 bytes, a value up to 900 KiB. Each write is durable when it is answered, and made once,
+    however often it is sent. What this object has seen, by its reads and writes, it is shown from then on, in
+    whichever region it reads (`level="session"`); `session` says that as a line of text, for `go_on`.
+    """
+
+    def __init__(self, client: _holdfast.Client, table: str):
+        self._records = client.records(table)
+        self.table = table
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the session's connection back. The next call begins another session, which has seen nothing."""
+        self._records.close()
+
+    def make(self, *, mode: str = "timeline", tablets: int = 1, here: bool = False) -> _holdfast.RecordsInfo:
+        """Makes the table. Made twice with the same words is made; with others an ExistsError.
+
+        mode     what the answer to a write waits for: "timeline", the log of the record's home, or "strong",
+                 those of a majority of regions
+        tablets  into how many it is cut, for good
+        here     in this region alone, though the cluster knows of others
+        """
+        return self._records.make(mode, tablets, not here)
+
+    def describe(self) -> _holdfast.RecordsInfo:
+        """How the table is doing. NotFoundError if there is none."""
+        return self._records.describe()
+
+    def put(self, key, value, *, if_absent: bool = False, if_version: Optional[int] = None) -> int:
+        """Gives a record a value; answers its version.
+
+        if_absent   only if there is no such record
+        if_version  only if the record has this version: of all who replace one version, one wins
+
+        VersionError otherwise, which says the version that there is.
+        """
+        return self._one(key, value, _expected(if_absent, if_version))
+
+    def delete(self, key, *, if_version: Optional[int] = None) -> int:
+        """Deletes a record; answers the version of that. NotFoundError if there is no such record,
+        or a VersionError where a version was expected."""
+        return self._one(key, None, _expected(False, if_version))
+
+    def write(self, writes: Iterable[tuple]) -> list:
+        """Writes many at once, each decided by itself: `(key, value)`, where a value of None deletes, or
+        `(key, value, version)`, only if the record has this version, or with 0 if there is no such record. A
+        :class:`Written` for each; none of them raises."""
+        given = []
+        for write in map(tuple, writes):
+            if len(write) not in (2, 3):
+                raise InvalidError(f"write records: give each as `(key, value)` or `(key, value, version)`: one has {len(write)}")
+            version = write[2] if len(write) == 3 else None
+            if version is not None and version < 0:
+                raise InvalidError(f"write a record if its version is {version}: they count from 1, and 0 is for none")
+            given.append((*write[:2], version))
+        return [Written(*written) for written in self._records.write(given)]
+
+    def get(self, key, *, level: str = "session", at_least: Optional[int] = None) -> Optional[Record]:
+        """A record, or None.
+
+        level     how new: "any" is whatever shows; "session" nothing older than what this object has seen, in
+                  whichever region; "latest" as new as the record's home shows; "strong" as new as anything that
+                  anybody was told of
+        at_least  this version or a later one, instead
+        """
+        return self.get_many([key], level=level, at_least=at_least)[0]
+
+    def get_many(self, keys: Iterable, *, level: str = "session", at_least: Optional[int] = None) -> list:
+        """As `get`, a :class:`Record` or None for each key."""
+        found = self._records.get(list(keys), level, at_least)
+        return [None if one is None else Record(*one) for one in found]
+
+    def scan(self, prefix=None, *, start=b"", end=None, backwards: bool = False) -> Iterator[Row]:
+        """Records whose keys begin so, or from `start` on and below `end`, in order of their keys, a page at a
+        time, as they show."""
+        if prefix is not None:
+            if bytes(start) or end is not None:
+                raise InvalidError("scan a table: name a prefix, or where to start and end")
+            start, end = prefix, _behind(bytes(prefix))
+        start, end, more = bytes(start), None if end is None else bytes(end), True
+        while more:
+            rows, next_key = self._records.scan(start, end, backwards, _PAGE_ROWS)
+            yield from (Row(*row) for row in rows)
+            more = next_key is not None
+            if backwards:
+                end = next_key
+            else:
+                start = next_key
+
+    @property
+    def session(self) -> str:
+        """What this object has seen, as a line of text: whoever goes on with it is shown nothing older."""
+        return self._records.session()
+
+    def go_on(self, session: str) -> None:
+        """Goes on with what a `session` has seen, here or elsewhere, beside what this one has. InvalidError if the
+        text is none, or another table's."""
+        self._records.go_on(session)
+
+    def _one(self, key, value, expected: Optional[int]) -> int:
+        made, version = self._records.write([(key, value, expected)])[0]
+        if made:
+            return version
+        told = f"write to table `{self.table}`: the record {bytes(key)!r:.100}"
+        if version is not None:
+            raise VersionError(f"{told} has version {version}: nothing was written: read it, and decide anew", version)
+        if expected is None:
+            raise NotFoundError(f"{told} is not there")
+        raise VersionError(f"{told} is not there: nothing was written: read it, and decide anew")
+
+
+def _expected(if_absent: bool, if_version: Optional[int]) -> Optional[int]:
+    """As the Rust client's binding has it: 0 for no record."""
+    if if_absent and if_version is not None:
+        raise InvalidError("write a record: it cannot be absent and have a version: choose one")
+    if if_version is not None and if_version <= 0:
+        raise InvalidError(f"write a record if its version is {if_version}: they count from 1: or say `if_absent`")
+    return 0 if if_absent else if_version
+
+
+def _behind(prefix: bytes) -> Optional[bytes]:
+    """The first key behind all that begin so; none if there is no such key."""
+    front = prefix.rstrip(b"\xff")
+    return front[:-1] + bytes([front[-1] + 1]) if front else None
+
+
+__all__ = ["Record", "Records", "Row", "Written"]
