@@ -103,7 +103,7 @@ impl Asked {
     /// What it takes while it waits.
     fn cost(&self) -> usize {
         let names: usize = self.categories().map(|name| 32 + name.len()).sum();
-        REQUEST_BYTES + names + self.body().len() + self.which().len() * size_of::<Which>()
+        REQUEST_BYTES + names + self.body().len() + size_of_val(self.which())
     }
 
     fn which(&self) -> &[Which] {
