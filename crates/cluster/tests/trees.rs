@@ -17,6 +17,9 @@ use holdfast_env::{Rng, SeededRng};
 
 const BYTES: u64 = 100;
 
+/// A path, what is known of it but its id, its metadata, the target of a link.
+type Told = (String, FileInfo, Option<Vec<u8>>, Option<String>);
+
 /// Shards whose entries all come at once, and nothing is killed: `moves.rs` has the rest.
 struct Shards {
     views: Vec<Namespace>,
@@ -97,7 +100,7 @@ impl Shards {
 
     /// All that is below `/d` with everything that is known of it but its ids, as far as a path reaches; and
     /// how much there is in all.
-    fn told(&self) -> (String, Vec<(String, FileInfo, Option<Vec<u8>>, Option<String>)>) {
+    fn told(&self) -> (String, Vec<Told>) {
         self.all(|all| {
             let (mut told, mut dirs) = (Vec::new(), vec!["/d".to_owned()]);
             let view = all.of_path("/d").unwrap();

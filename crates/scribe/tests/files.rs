@@ -154,7 +154,7 @@ fn attempts_on_a_full_disk_leave_no_files_behind() {
     let disk = SimDisk::with_options(1, options);
     let writer = open(&disk, &Arc::new(Clocks::default()), "");
     let line = "y".repeat(6000);
-    while write(&writer, "web", &[line.clone()]) {}
+    while write(&writer, "web", std::slice::from_ref(&line)) {}
     for _ in 0..100 {
         assert!(!write(&writer, "web", &[line.repeat(9)]));
     }
