@@ -139,7 +139,8 @@ impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Error {
         use std::io::ErrorKind as K;
         let kind = match e.kind() {
-            K::StorageFull | K::QuotaExceeded => Kind::Full,
+            // The last of them: of a process that may not make longer files (`ulimit -f`).
+            K::StorageFull | K::QuotaExceeded | K::FileTooLarge => Kind::Full,
             K::ReadOnlyFilesystem | K::PermissionDenied => Kind::ReadOnly,
             K::NotFound => Kind::NotFound,
             K::AlreadyExists => Kind::Exists,

@@ -185,14 +185,18 @@ impl Client {
 
     /// What is known of a name; of a symbolic link, of the link itself.
     pub fn stat(&mut self, path: &str) -> Result<msg::FileInfo> {
-        let ticket = self.submit_stat(path, false)?;
-        self.wait_stat(ticket)
+        self.patiently(|client| {
+            let ticket = client.submit_stat(path, false)?;
+            client.wait_stat(ticket)
+        })
     }
 
     /// As [`Client::stat`], of what a symbolic link points at.
     pub fn stat_followed(&mut self, path: &str) -> Result<msg::FileInfo> {
-        let ticket = self.submit_stat(path, true)?;
-        self.wait_stat(ticket)
+        self.patiently(|client| {
+            let ticket = client.submit_stat(path, true)?;
+            client.wait_stat(ticket)
+        })
     }
 
     /// As [`Client::stat`], for many outstanding at once.
@@ -251,12 +255,13 @@ impl Client {
             after: after.to_owned(),
             entries_max: LIST_PAGE_MAX as u32,
         };
-        self.ask(wire::OP_LIST, &list)
+        self.patiently(|client| client.ask(wire::OP_LIST, &list))
     }
 
     /// Bytes, files and directories below a path, all together.
     pub fn usage(&mut self, path: &str) -> Result<msg::Usage> {
-        self.ask(wire::OP_USAGE, &path.to_owned())
+        let path = path.to_owned();
+        self.patiently(|client| client.ask(wire::OP_USAGE, &path))
     }
 
     /// Files that were begun and never closed.

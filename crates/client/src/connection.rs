@@ -72,8 +72,8 @@ pub struct ClientOptions {
     pub reconnects_max: u32,
     /// Other nodes of the same cluster: where to go on when the first one does not answer.
     pub others: Vec<Endpoint>,
-    /// How long a change or a get is sent again while its node refuses it for now: its log moves,
-    /// or too few stores are there. Nothing by default: the refusal is the answer.
+    /// How long what is asked of names and files is sent again while its node refuses it for now: its
+    /// log or a directory moves, or too few stores are there. Nothing by default: the refusal is the answer.
     pub patience: Duration,
     /// Pause before the second attempt; it doubles with each, up to [`RECONNECT_PAUSE_MAX`].
     pub reconnect_pause: Duration,

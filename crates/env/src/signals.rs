@@ -24,6 +24,14 @@ pub fn block_shutdown_signals() {
     assert_eq!(failed, 0, "pthread_sigmask refused SIG_BLOCK");
 }
 
+/// Has a write past the length that this process may give a file (`ulimit -f`) fail, as one to a full disk
+/// does: else a signal ends the process there without a word. Called first in `main`.
+pub fn outlive_file_size_limit() {
+    // SAFETY: SIGXFSZ is a signal, and to ignore it runs no code of ours.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    assert_ne!(before, libc::SIG_ERR, "signal refused SIGXFSZ");
+}
+
 /// Blocks until SIGINT or SIGTERM arrives.
 pub fn wait_for_shutdown() -> io::Result<Signal> {
     block_shutdown_signals();

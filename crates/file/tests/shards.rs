@@ -7,12 +7,13 @@ use common::{World, assert_same, open_session, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Sequence;
-use holdfast_client::{Client, NewFile};
+use holdfast_client::{Client, ClientOptions, NewFile};
 use holdfast_cluster::Command;
 use holdfast_cluster::moves::unfinished;
 use holdfast_node::{Keeper, KeeperOptions, Member, MemberOptions};
 use holdfast_wire::admin::Order;
 use holdfast_wire::{self as wire, Call, file as msg};
+use std::time::Duration;
 
 /// The node's own work, round by round, as its thread does it.
 struct Work {
@@ -335,6 +336,76 @@ fn a_repeated_request_is_not_carried_out_again_where_its_file_has_moved_to() {
     work.until(&world, is_settled);
     ask(3, rename("late", "last")).unwrap();
     assert_eq!(shard_of(&mut client, "/d/last"), 1, "it stayed after all");
+}
+
+/// A request that came into the log behind a freeze was refused there for now, and that was its answer for
+/// good: repeated, it was refused for as long as its client was patient, though the directory had stayed.
+#[test]
+fn what_a_move_refused_is_carried_out_when_it_is_asked_again() {
+    let world = World::new("shard-refused");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    client.put("/d/kept", b"kept", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    let mut connection = world.connection();
+    let session = open_session(&mut connection).unwrap();
+    let call = Call { session, sequence: Sequence(1), acknowledged_below: Sequence(1) };
+    let link = || ("/d/link".to_owned(), "x".to_owned());
+    // It was under way when the freeze came in front of it.
+    order_move(&mut client, "/d", 1);
+    let (path, target) = link();
+    let late = Command::Symlink { path, target, mtime: 1 };
+    let root = world.node().shards.root();
+    let entry = root.read(|root, _| late.to_entry_by(root.borders())).unwrap();
+    let told = world.node().wait_for(|done| {
+        let request = holdfast_view::Request::of(call, entry, holdfast_log::Mode::Synced);
+        root.propose(request, done);
+    });
+    assert_eq!(told.unwrap_err().kind, Kind::Retry);
+    // Somebody changes their mind.
+    order_move(&mut client, "/d", 0);
+    let mut ask = || {
+        let (path, target) = link();
+        let change =
+            msg::Change { call, action: msg::Action::Symlink { path, target, mtime_ns: 1 } };
+        connection.call(wire::OP_CHANGE, |out| change.encode(out), &[]).map(|_| ())
+    };
+    ask().unwrap();
+    client.delete("/d/link", false).unwrap();
+    ask().unwrap();
+    assert_eq!(client.stat("/d/link").unwrap_err().kind, Kind::NotFound, "it is done once");
+}
+
+/// While a directory was between two shards, who listed it was told to ask again and did not: a listing of many
+/// pages ended in the middle.
+#[test]
+fn a_patient_client_waits_for_a_directory_that_is_between_two_shards() {
+    let world = World::new("shard-patience");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    order_move(&mut client, "/d", 1);
+    let refused = client.list("/d", "").unwrap_err();
+    assert!(refused.kind == Kind::Retry && refused.message.contains("on its way"), "{refused}");
+    let options = ClientOptions { patience: Duration::from_secs(60), ..ClientOptions::default() };
+    let endpoint = world.endpoint();
+    let asks = || Client::connect(&endpoint, &options).unwrap();
+    std::thread::scope(|scope| {
+        let [lists, measures, looks, reads] = [
+            scope.spawn(|| drop(asks().list("/d", "").unwrap())),
+            scope.spawn(|| assert_eq!(asks().usage("/d").unwrap().files, 0)),
+            scope.spawn(|| drop(asks().stat("/d").unwrap())),
+            scope.spawn(|| {
+                assert_eq!(asks().open("/d/x").map(drop).unwrap_err().kind, Kind::NotFound)
+            }),
+        ];
+        work.until(&world, is_settled);
+        for asked in [lists, measures, looks, reads] {
+            asked.join().unwrap();
+        }
+    });
 }
 
 /// A session is one topic's, and has results in each shard: what is asked again is answered as it was, in

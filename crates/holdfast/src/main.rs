@@ -43,11 +43,13 @@ use holdfast_command::files::read_text;
 use holdfast_command::output::{self, Output};
 use holdfast_command::{files, secrets};
 use holdfast_env::events::{self, LeastLevel};
+use holdfast_env::signals;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 fn main() -> ExitCode {
+    signals::outlive_file_size_limit();
     let cli = Cli::parse();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -246,7 +246,10 @@ pub trait IsFull {
 
 impl IsFull for io::Error {
     fn is_full(&self) -> bool {
-        matches!(self.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        matches!(
+            self.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+        )
     }
 }
 

@@ -2,17 +2,17 @@
 //! to the topics, through whichever node or carrier answers; and, where that is asked for, a port on which it
 //! carries for other agents. Ends when what it holds is delivered, or its time is up.
 
-use crate::batch::Position;
+use crate::batch::{Position, SpoolId};
 use crate::carrier::{self, Carries};
 use crate::category::Category;
-use crate::door::{self, Service};
+use crate::door::{self, More, Service};
 use crate::files::{Files, WithFiles};
 use crate::hops::{Hop, Hops};
 use crate::intake::Intake;
 use crate::spool::Progress;
-use crate::store::{Bounds, Store};
+use crate::store::{Bounds, Outgoing, Store};
 use crate::stores::Stores;
-use holdfast_base::Result;
+use holdfast_base::{Error, Kind, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::runtime::Runtime;
 use holdfast_env::tasks::{self, Stop, Task};
@@ -21,6 +21,7 @@ use holdfast_wire::scribe as msg;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ const REST: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3600);
 /// Before a category is sent again that took nothing: what it holds would be read from the disk each time.
 const REFUSED_REST: Duration = Duration::from_secs(10);
+
+/// Categories of which the door says why they take nothing.
+const DETAILS_MAX: usize = 10;
 
 const _: () = assert!(WINDOW_BYTES <= msg::APPEND_BYTES_MAX);
 const _: () = assert!(ASK_CATEGORIES <= msg::ASK_CATEGORIES_MAX);
@@ -65,7 +69,10 @@ struct Shared {
     /// Why messages do not leave, while they do not; which categories take nothing.
     trouble: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<Category, Refused>>,
+    /// Whether a right was missing in this pass.
+    is_denied: AtomicBool,
     told_copied: Mutex<BTreeSet<Category>>,
+    told_denied: Mutex<BTreeSet<Category>>,
 }
 
 /// Why a category takes nothing, and when it is asked again.
@@ -103,17 +110,23 @@ impl Agent {
             stop: Stop::new(),
             trouble: Mutex::default(),
             refused: Mutex::default(),
+            is_denied: AtomicBool::new(false),
             told_copied: Mutex::default(),
+            told_denied: Mutex::default(),
         });
         let start = |carries| Carries::start(carries, hops(), clock.clone());
         let carries = settings.carries.map(start).transpose()?;
         let counts = shared.clone();
-        let carried = carries.as_ref().map(Carries::counts);
+        let carried = carries.as_ref().map(Carries::more);
         let since_s = (clock.unix_ms() / 1000) as i64;
         let service = Service::new(intake, (settings.stores, rng), since_s, move || {
-            let mut counters = counts.counters();
-            counters.extend(carried.iter().flat_map(|carried| carried()));
-            counters
+            let mut more = counts.more();
+            if let Some(carried) = &carried {
+                let of_carrier = carried();
+                more.counters.extend(of_carrier.counters);
+                more.details.extend(of_carrier.details);
+            }
+            more
         });
         let (connections, budget) = (settings.connections_max, settings.budget);
         let door = door::serve(settings.listen, service.clone(), connections, budget)?;
@@ -157,7 +170,7 @@ impl Agent {
 }
 
 impl Shared {
-    fn counters(&self) -> Vec<(String, i64)> {
+    fn more(&self) -> More {
         let mut counters = self.store.look(|core| {
             let lag =
                 core.lag().map(|(name, lag)| (format!("{name}:messages in spool"), lag as i64));
@@ -167,14 +180,21 @@ impl Shared {
             counters
         });
         counters.push(("scribe_overall:bytes of spool".to_owned(), self.store.bytes() as i64));
-        let waits = self.trouble.held().is_some() as i64;
+        let mut details: Vec<String> = self.trouble.held().iter().cloned().collect();
+        let waits = details.len() as i64;
         counters.push(("scribe_overall:next hop away".to_owned(), waits));
-        let refused = self.refused.held().len() as i64;
-        counters.push(("scribe_overall:categories refused".to_owned(), refused));
+        let refused = self.refused.held();
+        counters.push(("scribe_overall:categories refused".to_owned(), refused.len() as i64));
+        counters.extend(refused.keys().map(|category| (format!("{category}:refused"), 1)));
+        let why = |(category, refused): (&Category, &Refused)| {
+            format!("`{category}` takes nothing: {}", refused.why)
+        };
+        details.extend(refused.iter().take(DETAILS_MAX).map(why));
+        drop(refused);
         let (aside, given_up) = self.store.aside();
         counters.push(("scribe_overall:messages aside".to_owned(), aside as i64));
         counters.push(("scribe_overall:messages aside given up".to_owned(), given_up as i64));
-        counters
+        More { counters, details }
     }
 
     fn run(&self) {
@@ -237,12 +257,18 @@ impl Shared {
         {
             let (outgoing, next) = self.store.to_send(at, WINDOW_BYTES, &without)?;
             if !outgoing.is_empty() {
-                delivered += self.send(client, &outgoing, &mut without)?;
+                delivered +=
+                    self.send(client, &outgoing.iter().collect::<Vec<_>>(), &mut without)?;
             }
             from = next;
         }
-        self.hops.worked(hop);
-        if without.is_empty() {
+        match self.is_denied.swap(false, Ordering::Relaxed) {
+            // Another hop may have rights that this one has not.
+            true => self.hops.failed(hop),
+            false => self.hops.worked(hop),
+        }
+        // Some categories may take nothing; but whoever is there answers.
+        if without.is_empty() || delivered > 0 {
             self.goes_on();
         }
         Ok(delivered > 0)
@@ -254,27 +280,70 @@ impl Shared {
             self.store.look(|core| core.categories().cloned().collect());
         let spool = self.store.look(|core| core.id());
         for some in categories.chunks(ASK_CATEGORIES) {
-            let names = some.iter().map(|category| category.name().to_owned()).collect();
-            let positions = client.scribe_ask(spool.0, names)?;
-            for (category, position) in some.iter().zip(positions) {
-                self.learn(category, &position, &mut BTreeSet::new())?;
-            }
+            self.ask_some(client, spool, some)?;
         }
         Ok(())
+    }
+
+    fn ask_some(&self, client: &mut Client, spool: SpoolId, some: &[Category]) -> Result<()> {
+        let names = some.iter().map(|category| category.name().to_owned()).collect();
+        let positions = match client.scribe_ask(spool.0, names) {
+            Err(e) if e.kind == Kind::Denied => {
+                if let [one] = some {
+                    self.deny(one, &e);
+                    return Ok(());
+                }
+                // A request is denied as a whole, and nobody knows for which of them.
+                let (some, others) = some.split_at(some.len() / 2);
+                self.ask_some(client, spool, some)?;
+                return self.ask_some(client, spool, others);
+            }
+            positions => positions?,
+        };
+        for (category, position) in some.iter().zip(positions) {
+            self.learn(category, &position, &mut BTreeSet::new())?;
+        }
+        Ok(())
+    }
+
+    /// There is no right to write a category: it stands still, and the others go on.
+    fn deny(&self, category: &Category, e: &Error) {
+        self.is_denied.store(true, Ordering::Relaxed);
+        self.refuse(category, &e.message);
+        if self.told_denied.held().insert(category.clone()) {
+            event!(ScribeWaits, e.message);
+        }
     }
 
     /// One request; how many batches their topics are known to have by it.
     fn send(
         &self,
         client: &mut Client,
-        outgoing: &[crate::store::Outgoing],
+        outgoing: &[&Outgoing],
         without: &mut BTreeSet<Category>,
     ) -> Result<usize> {
-        let names: BTreeSet<&Category> = outgoing.iter().map(|one| &one.category).collect();
-        let names = names.into_iter().map(|category| category.name().to_owned()).collect();
+        let categories: BTreeSet<&Category> = outgoing.iter().map(|one| &one.category).collect();
+        let names = categories.iter().map(|category| category.name().to_owned()).collect();
         let batches: Vec<&[u8]> = outgoing.iter().map(|one| &one.bytes[..]).collect();
-        let positions = client.scribe_append(names, &batches)?;
         let mut delivered = 0;
+        let positions = match client.scribe_append(names, &batches) {
+            Err(e) if e.kind == Kind::Denied => {
+                let names: Vec<&Category> = categories.into_iter().collect();
+                if let [one] = names[..] {
+                    self.deny(one, &e);
+                    without.insert(one.clone());
+                    return Ok(0);
+                }
+                // As of a question.
+                let (some, others) = names.split_at(names.len() / 2);
+                for part in [some, others] {
+                    let own = outgoing.iter().copied().filter(|one| part.contains(&&one.category));
+                    delivered += self.send(client, &own.collect::<Vec<_>>(), without)?;
+                }
+                return Ok(delivered);
+            }
+            positions => positions?,
+        };
         for (one, position) in outgoing.iter().zip(&positions) {
             delivered += self.learn(&one.category, position, without)?;
         }

@@ -2,6 +2,7 @@
 //! and a thread that brings it to the next hop. What waits is in memory alone; [`crate::carry`] decides.
 
 use crate::carry::{Asked, Carrier, Outcome, Request, Round};
+use crate::door::More;
 use crate::hops::{Hop, Hops};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Error, Kind, Result};
@@ -84,10 +85,10 @@ impl Carries {
         self.server.tcp_addresses()[0]
     }
 
-    /// What it counts, as fb303 names it, for as long as anybody asks.
-    pub fn counts(&self) -> impl Fn() -> Vec<(String, i64)> + Send + Sync + 'static {
+    /// What it counts, as fb303 names it, and why nothing gets on, for as long as anybody asks.
+    pub fn more(&self) -> impl Fn() -> More + Send + Sync + 'static {
         let shared = self.shared.clone();
-        move || shared.counters()
+        move || shared.more()
     }
 
     /// Takes nothing more; agents hear it, and go elsewhere.
@@ -218,14 +219,16 @@ impl Shared {
         }
     }
 
-    fn counters(&self) -> Vec<(String, i64)> {
+    fn more(&self) -> More {
         let core = self.core.held();
         let counts = [
             ("batches carried", core.carrier.carried() as i64),
             ("bytes to carry", core.carrier.waiting_bytes() as i64),
             ("next hop away from carrier", i64::from(core.trouble.is_some())),
         ];
-        counts.map(|(name, count)| (format!("scribe_overall:{name}"), count)).to_vec()
+        let counters =
+            counts.map(|(name, count)| (format!("scribe_overall:{name}"), count)).to_vec();
+        More { counters, details: core.trouble.iter().cloned().collect() }
     }
 }
 

@@ -16,6 +16,8 @@ pub const WAITING_BYTES_MAX: usize = 64 << 20;
 pub const REQUESTS_OF_ONE_MAX: usize = 4;
 /// What a request takes beside its batches.
 const REQUEST_BYTES: usize = 1 << 10;
+const IN_A_RING: &str = "they are under way to the next hop from here and came in again: carriers that \
+                         send to each other in a ring (`--to`) bring nothing anywhere";
 
 const _: () = assert!(4 * msg::APPEND_BYTES_MAX <= WAITING_BYTES_MAX);
 
@@ -23,10 +25,13 @@ const _: () = assert!(4 * msg::APPEND_BYTES_MAX <= WAITING_BYTES_MAX);
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Batches, each behind its length, as they came; the categories that they are of.
-    Append { categories: BTreeSet<String>, body: Vec<u8>, count: usize },
+    Append { categories: BTreeSet<String>, body: Vec<u8>, count: usize, which: Vec<Which> },
     /// Where a spool is.
     Ask(msg::Ask),
 }
+
+/// Names a batch, whoever brings it: its spool, its first message and its checksum.
+pub type Which = (SpoolId, u64, u32);
 
 impl Asked {
     /// Looks at batches as far as a carrier has to. Whether their bytes are right is for whoever keeps them
@@ -37,7 +42,7 @@ impl Asked {
             return Err(wrong("they are too large together: send fewer at once"));
         }
         let named: BTreeSet<String> = append.categories.into_iter().collect();
-        let (mut categories, mut count) = (BTreeSet::new(), 0);
+        let (mut categories, mut which) = (BTreeSet::new(), Vec::new());
         let mut reader = Reader::new(&body);
         while reader.remaining() > 0 {
             let bytes = reader.bytes().map_err(|_| wrong("the last one is cut: send it again"))?;
@@ -53,10 +58,12 @@ impl Asked {
             if !categories.contains(head.category.name()) {
                 categories.insert(head.category.name().to_owned());
             }
-            count += 1;
+            which.push((head.spool, head.first, head.checksum));
         }
-        match count {
-            1..=msg::APPEND_BATCHES_MAX => Ok(Asked::Append { categories, body, count }),
+        match which.len() {
+            count @ 1..=msg::APPEND_BATCHES_MAX => {
+                Ok(Asked::Append { categories, body, count, which })
+            }
             0 => Err(wrong("there are none: send some")),
             _ => Err(wrong("there are too many: send fewer at once")),
         }
@@ -96,7 +103,14 @@ impl Asked {
     /// What it takes while it waits.
     fn cost(&self) -> usize {
         let names: usize = self.categories().map(|name| 32 + name.len()).sum();
-        REQUEST_BYTES + names + self.body().len()
+        REQUEST_BYTES + names + self.body().len() + size_of_val(self.which())
+    }
+
+    fn which(&self) -> &[Which] {
+        match self {
+            Asked::Append { which, .. } => which,
+            Asked::Ask(_) => &[],
+        }
     }
 }
 
@@ -163,6 +177,24 @@ pub struct Carrier<T> {
     is_ending: bool,
     /// Batches whose positions were passed back.
     carried: u64,
+    /// What the next hop was asked and has not answered: if it comes in again just then, it may be that the
+    /// next hop brings it here.
+    under_way: UnderWay,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    batches: BTreeSet<Which>,
+    question: Option<msg::Ask>,
+}
+
+impl UnderWay {
+    fn has(&self, asked: &Asked) -> bool {
+        match asked {
+            Asked::Append { which, .. } => which.iter().any(|one| self.batches.contains(one)),
+            Asked::Ask(ask) => self.question.as_ref() == Some(ask),
+        }
+    }
 }
 
 impl<T> Default for Carrier<T> {
@@ -174,6 +206,7 @@ impl<T> Default for Carrier<T> {
             alone: BTreeSet::new(),
             is_ending: false,
             carried: 0,
+            under_way: UnderWay::default(),
         }
     }
 }
@@ -186,6 +219,12 @@ impl<T> Carrier<T> {
         let cost = part.asked.cost();
         if self.is_ending {
             return vec![later(part, "this carrier ends")];
+        }
+        if self.under_way.has(&part.asked) && !planted!("scribe.ring-unseen") {
+            // Else each carrier of a ring waits for the next one, and the last for this one. An agent that
+            // sends it twice hears the same, and sends it once more.
+            sometimes!("what was under way came in again");
+            return vec![later(part, IN_A_RING)];
         }
         if own >= REQUESTS_OF_ONE_MAX {
             return vec![later(part, "too many requests of this agent wait")];
@@ -256,6 +295,12 @@ impl<T> Carrier<T> {
                 break;
             }
         }
+        for part in &round.0 {
+            match &part.asked {
+                Asked::Append { which, .. } => self.under_way.batches.extend(which),
+                Asked::Ask(ask) => self.under_way.question = Some(ask.clone()),
+            }
+        }
         (!round.0.is_empty()).then_some(round)
     }
 
@@ -263,6 +308,15 @@ impl<T> Carrier<T> {
     /// each of them is asked again by itself.
     pub fn came(&mut self, round: Round<T>, answer: Outcome) -> Vec<(T, Outcome)> {
         let Round(parts) = round;
+        for part in &parts {
+            match &part.asked {
+                Asked::Append { which, .. } => {
+                    let answered: BTreeSet<Which> = which.iter().copied().collect();
+                    self.under_way.batches.retain(|one| !answered.contains(one));
+                }
+                Asked::Ask(_) => self.under_way.question = None,
+            }
+        }
         let answer = answer.and_then(|positions| {
             let wanted: usize = parts.iter().map(|part| part.asked.count()).sum();
             match positions.len() == wanted {

@@ -40,17 +40,24 @@ pub struct Service {
     stores: Stores,
     /// What decides about buckets by chance.
     rng: Arc<dyn Rng>,
-    /// More counts, made when they are asked for.
-    more: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
+    more: Box<dyn Fn() -> More + Send + Sync>,
+}
+
+/// What a door answers beside its own, made when it is asked for.
+#[derive(Debug, Default)]
+pub struct More {
+    pub counters: Vec<(String, i64)>,
+    /// What a person should know, a sentence each.
+    pub details: Vec<String>,
 }
 
 impl Service {
-    /// Alive since that second of 1970's calendar; `more` counts are answered beside those of the door.
+    /// Alive since that second of 1970's calendar; `more` is answered beside what the door knows itself.
     pub fn new(
         intake: Intake,
         (stores, rng): (Stores, Arc<dyn Rng>),
         since_s: i64,
-        more: impl Fn() -> Vec<(String, i64)> + Send + Sync + 'static,
+        more: impl Fn() -> More + Send + Sync + 'static,
     ) -> Arc<Service> {
         let (counts, more) = (Mutex::default(), Box::new(more));
         Arc::new(Service { intake, counts, since_s, stores, rng, more })
@@ -64,8 +71,14 @@ impl Service {
     pub fn counters(&self) -> Vec<(String, i64)> {
         let mut counters: Vec<(String, i64)> =
             self.counts.held().iter().map(|(name, count)| (name.clone(), *count)).collect();
-        counters.extend((self.more)());
+        counters.extend((self.more)().counters);
         counters
+    }
+
+    /// Why the door, or what is behind it, does not do all that it should; empty where it does.
+    fn details(&self) -> String {
+        let own = self.intake.trouble();
+        own.into_iter().chain((self.more)().details).collect::<Vec<_>>().join("; ")
     }
 
     fn count(&self, category: Option<&Category>, what: &str, by: i64) {
@@ -172,13 +185,11 @@ impl Service {
             Method::Version => {
                 Reply::Text(format!("holdfast {}", env!("CARGO_PKG_VERSION")).into_bytes())
             }
-            Method::Status => Reply::Health(match self.intake.trouble() {
-                None => Health::Alive,
-                Some(_) => Health::Warning,
+            Method::Status => Reply::Health(match self.details().is_empty() {
+                true => Health::Alive,
+                false => Health::Warning,
             }),
-            Method::StatusDetails => {
-                Reply::Text(self.intake.trouble().unwrap_or_default().into_bytes())
-            }
+            Method::StatusDetails => Reply::Text(self.details().into_bytes()),
             Method::Counters => Reply::Counters(self.counters()),
             Method::Counter(name) => {
                 let counters = self.counters();

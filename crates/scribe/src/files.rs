@@ -34,6 +34,7 @@ pub struct Files {
 struct Open {
     /// Nothing after an error: whether the file's end is a whole line, nobody knows.
     file: Option<Arc<dyn File>>,
+    path: PathBuf,
     bytes: u64,
     /// The hour or the day for which it is.
     period: String,
@@ -92,14 +93,23 @@ impl Files {
         };
         let known = open.remove(place);
         let mut own = match known {
-            Some(own) if !is_over(&own) => own,
-            _ => Open { file: Some(self.begin(place, &date)?), bytes: 0, period },
+            // One that was taken away, by a cleaner or with its directory, would keep lines for nobody.
+            Some(own) if !is_over(&own) && self.disk.exists(&own.path)? => own,
+            _ => {
+                let (file, path) = self.begin(place, &date)?;
+                Open { file: Some(file), path, bytes: 0, period }
+            }
         };
         let file = own.file.take().expect("it was begun");
         let written = file.write_at_durable(&bytes, own.bytes, "scribe lines");
-        if written.is_ok() {
-            own.bytes += bytes.len() as u64;
-            own.file = Some(file);
+        match &written {
+            Ok(()) => {
+                own.bytes += bytes.len() as u64;
+                own.file = Some(file);
+            }
+            // Clients try again for as long as a disk is full: each attempt would leave a file behind.
+            Err(_) if own.bytes == 0 => drop(self.disk.remove(&own.path)),
+            Err(_) => {}
         }
         open.insert(place.clone(), own);
         Ok(written?)
@@ -110,7 +120,7 @@ impl Files {
     }
 
     /// Makes the next file of a date, with a name that is durable.
-    fn begin(&self, place: &Place, date: &str) -> Result<Arc<dyn File>> {
+    fn begin(&self, place: &Place, date: &str) -> Result<(Arc<dyn File>, PathBuf)> {
         let store = &self.stores[place.store];
         let directory = self.directory(place);
         create_dir_durable(&*self.disk, &directory, LEVELS, "scribe directory")?;
@@ -122,8 +132,11 @@ impl Files {
         let number = last.map_or(0, |last| last.saturating_add(1));
         let path = directory.join(format!("{before}{number:0NUMBER_DIGITS$}"));
         let file = self.disk.create_private(&path, Access::Cached)?;
-        self.disk.sync_dir(&directory, "scribe file's name")?;
-        Ok(file)
+        if let Err(e) = self.disk.sync_dir(&directory, "scribe file's name") {
+            let _ = self.disk.remove(&path);
+            return Err(e.into());
+        }
+        Ok((file, path))
     }
 }
 

@@ -146,6 +146,40 @@ fn behind_a_full_disk_a_new_file_begins() {
     assert!(told.iter().all(|line| rest.any(|one| one == line)));
 }
 
+/// While a disk was full, each attempt of a client left one more file behind, of nothing or of half a line:
+/// a client tries some hundred times a second.
+#[test]
+fn attempts_on_a_full_disk_leave_no_files_behind() {
+    let options = SimDiskOptions { capacity_bytes: 64 << 10, ..SimDiskOptions::default() };
+    let disk = SimDisk::with_options(1, options);
+    let writer = open(&disk, &Arc::new(Clocks::default()), "");
+    let line = "y".repeat(6000);
+    while write(&writer, "web", std::slice::from_ref(&line)) {}
+    for _ in 0..100 {
+        assert!(!write(&writer, "web", &[line.repeat(9)]));
+    }
+    assert!(files(&disk, "web").len() <= 2, "{:?}", files(&disk, "web").keys());
+    disk.set_capacity(1 << 20);
+    assert!(write(&writer, "web", &["behind".to_owned()]));
+    assert!(files(&disk, "web").into_values().any(|text| text == "behind\n"));
+}
+
+/// A file that a cleaner had taken away was written to all the same, and what got OK was nowhere.
+#[test]
+fn a_file_that_was_taken_away_is_followed_by_another() {
+    let disk = SimDisk::new(1);
+    let writer = open(&disk, &Arc::new(Clocks::default()), "");
+    assert!(write(&writer, "web", &["one".to_owned()]));
+    for line in ["two", "three"] {
+        for name in files(&disk, "web").keys() {
+            disk.remove(&Path::new("/logs/web").join(name)).unwrap();
+        }
+        assert!(write(&writer, "web", &[line.to_owned()]));
+        let text: Vec<String> = files(&disk, "web").into_values().collect();
+        assert_eq!(text, [format!("{line}\n")]);
+    }
+}
+
 /// Categories are made up by whoever sends, and each is a file that is open.
 #[test]
 fn there_are_so_many_files_and_no_more() {

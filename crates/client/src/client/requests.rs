@@ -273,6 +273,21 @@ impl Client {
         }
     }
 
+    /// Asks something that changes nothing, again while its node refuses it for now, as of a directory on its
+    /// way from shard to shard, for as long as the options are patient.
+    pub(crate) fn patiently<T>(&mut self, ask: impl Fn(&mut Client) -> Result<T>) -> Result<T> {
+        let mut patience = Patience::default();
+        loop {
+            match ask(self) {
+                Err(e)
+                    if e.kind == Kind::Retry
+                        && self.connection.failure().is_none()
+                        && patience.wait(&self.options) => {}
+                answer => return answer,
+            }
+        }
+    }
+
     pub(crate) fn ask<T: Decode>(&mut self, opcode: u16, message: &impl Encode) -> Result<T> {
         let ticket = self.submit(opcode, message, &[])?;
         decode(&self.wait(ticket)?)

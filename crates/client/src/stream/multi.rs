@@ -5,7 +5,7 @@
 use super::cursor::{Asked, Cursor};
 use crate::client::{Client, Ticket};
 use holdfast_base::limits::SLICE_BYTES;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use std::collections::{HashMap, VecDeque};
 
 /// Many files open for reading at once.
@@ -78,7 +78,7 @@ impl MultiStream<'_> {
             };
             match self.in_flight.remove(&ticket) {
                 Some(InFlight::Description { file, path }) => {
-                    let mut cursor = Cursor::asked(self.client, &path, ticket)?;
+                    let mut cursor = self.described(&path, ticket)?;
                     if cursor.info.kind.is_container() {
                         return Err(Error::invalid(format!(
                             "read `{path}`: it is a {}; name the files in it",
@@ -103,6 +103,19 @@ impl MultiStream<'_> {
                 }
                 None => return Err(Error::bug("read many files: an answer without a request")),
             }
+        }
+    }
+
+    /// What a file is that was asked for; asked again where its node refuses it for now.
+    fn described(&mut self, path: &str, ticket: Ticket) -> Result<Cursor> {
+        match Cursor::asked(self.client, path, ticket) {
+            Err(e) if e.kind == Kind::Retry && self.client.connection.failure().is_none() => {
+                self.client.patiently(|client| {
+                    let ticket = client.submit_get(path)?;
+                    Cursor::asked(client, path, ticket)
+                })
+            }
+            described => described,
         }
     }
 

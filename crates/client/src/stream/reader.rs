@@ -42,12 +42,10 @@ struct Bag {
 impl Client {
     /// Opens a file or multifile for reading.
     pub fn open(&mut self, path: &str) -> Result<FileReader<'_>> {
-        let ticket = self.submit_get(path)?;
-        self.open_asked(path, ticket)
-    }
-
-    fn open_asked(&mut self, path: &str, ticket: Ticket) -> Result<FileReader<'_>> {
-        let cursor = Cursor::asked(self, path, ticket)?;
+        let cursor = self.patiently(|client| {
+            let ticket = client.submit_get(path)?;
+            Cursor::asked(client, path, ticket)
+        })?;
         Ok(self.read_from(path, cursor))
     }
 

@@ -102,7 +102,7 @@ fn next(
     }
     let (part, behind) =
         taken.map_or((0, Vec::new()), |taken| (taken.parts, target.names().last_taken(taken)));
-    let nodes = source.names().next_part(source.chunks(), &dir, &behind);
+    let nodes = source.names().next_part(source.chunks(), &dir, &behind)?;
     if nodes.is_empty() {
         let depart = Command::Depart { dir, freeze: at, parts: part };
         return Some(after(source.shard(), depart, to));

@@ -64,19 +64,25 @@ fn wrong(why: &str) -> Error {
 
 impl Names {
     /// The nodes that follow `after` (names from the directory on down) below a directory of the root, in
-    /// order of paths, as many as a part has; none where there are no more.
-    pub(crate) fn next_part(&self, chunks: &Chunks, dir: &str, after: &[String]) -> Vec<PartNode> {
-        let Some(root) = self.in_root(top(dir)) else { return Vec::new() };
+    /// order of paths, as many as a part has; empty where there are no more. Nothing of a tree that cannot
+    /// move: nodes are deeper in it than a part can say, by hundreds of renames that each took it below a path
+    /// of the greatest depth.
+    pub(crate) fn next_part(
+        &self,
+        chunks: &Chunks,
+        dir: &str,
+        after: &[String],
+    ) -> Option<Vec<PartNode>> {
+        let root = self.in_root(top(dir))?;
         let mut at = root;
         for name in after {
             // The tree is frozen: what was read of it before is there.
-            let Some(child) = self.child(at, name.as_bytes()) else { return Vec::new() };
-            at = child;
+            at = self.child(at, name.as_bytes())?;
         }
-        let (mut depth, mut nodes, mut bytes) = (after.len() as u16, Vec::new(), 0);
+        let (mut depth, mut nodes, mut bytes) = (after.len(), Vec::new(), 0);
         while let Some((next, below)) = self.following(root, at, depth) {
             (at, depth) = (next, below);
-            let node = self.part_node(chunks, at, depth);
+            let node = self.part_node(chunks, at, u16::try_from(depth).ok()?);
             bytes += node_bytes(&node);
             if !nodes.is_empty() && bytes > PART_BYTES.size() {
                 PART_BYTES.cross();
@@ -84,11 +90,11 @@ impl Names {
             }
             nodes.push(node);
         }
-        nodes
+        Some(nodes)
     }
 
     /// The next node below `root` in order of paths, and its depth.
-    fn following(&self, root: u32, at: u32, depth: u16) -> Option<(u32, u16)> {
+    fn following(&self, root: u32, at: u32, depth: usize) -> Option<(u32, usize)> {
         if let Some(child) = self.children(at).and_then(|children| children.first()) {
             return Some((child, depth + 1));
         }
@@ -225,7 +231,8 @@ impl Names {
         let mut seen = BTreeSet::new();
         for node in nodes {
             let depth = node.depth as usize;
-            if depth == 0 || depth > way.len() || depth >= PATH_DEPTH_MAX {
+            // As deep as it is: a rename takes a subtree below a path of any depth.
+            if depth == 0 || depth > way.len() {
                 return Err(wrong("a node is below none"));
             }
             path::check_name(&node.name)?;

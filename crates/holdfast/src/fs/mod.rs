@@ -126,7 +126,12 @@ pub fn run(client: &mut Client, command: &Fs, out: &mut Output) -> Result<()> {
         }
         Fs::Mv { force, from, to } => {
             // As mv does: into a directory that is there.
-            let into = client.stat(to).is_ok_and(|info| info.kind == NodeKind::Directory);
+            let into = match client.stat(to) {
+                Ok(info) => info.kind == NodeKind::Directory,
+                // Whether it is one is not known now.
+                Err(e) if e.kind == Kind::Retry => return Err(e),
+                Err(_) => false,
+            };
             let to = match holdfast_base::path::split(from) {
                 Some((_, name)) if into => put::join(to, name),
                 _ => to.clone(),

@@ -5,7 +5,7 @@ use super::{Announcement, Context, Metrics, Role};
 use holdfast_base::Result;
 use holdfast_env::RealRng;
 use holdfast_env::runtime::Runtime;
-use holdfast_scribe::door::{self, Service};
+use holdfast_scribe::door::{self, More, Service};
 use holdfast_scribe::intake::Intake;
 use holdfast_scribe::stores::Stores;
 use prometheus_client::metrics::family::Family;
@@ -31,8 +31,12 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let since_s = (context.node.machine.clock.unix_ms() / 1000) as i64;
             let intake = Intake::start(context.scribe.clone())?;
-            let service =
-                Service::new(intake, (Stores::default(), Arc::new(RealRng)), since_s, Vec::new);
+            let service = Service::new(
+                intake,
+                (Stores::default(), Arc::new(RealRng)),
+                since_s,
+                More::default,
+            );
             let (places, budget) = (context.places.scribe, context.budget.clone());
             let runtime = door::serve(address, service.clone(), places, budget)
                 .map_err(|e| e.context("start Scribe's port (`scribe_port`, 0 for none)"))?;

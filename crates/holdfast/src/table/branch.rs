@@ -3,7 +3,7 @@
 use super::one_line;
 use crate::log::text_or_hex;
 use clap::ValueEnum;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_client::{Client, TableWrite};
 use holdfast_command::output::Output;
 use holdfast_env::tasks::Stop;
@@ -134,7 +134,17 @@ pub(super) fn resolve(
             )));
         }
     }
-    records.resolve(&branch.name)?;
+    match records.resolve(&branch.name) {
+        // Its value was written for nothing, or in the place of what they kept: nobody is told otherwise.
+        Err(e) if keep == Keep::Branch && e.kind == Kind::NotFound => {
+            let key = key.escape_debug();
+            return Err(Error::exists(format!(
+                "record `{key}` has what the branch had as its next version, but somebody else saw to the branch \
+                 meanwhile, and may have kept the record: look at it"
+            )));
+        }
+        resolved => resolved?,
+    }
     let kept = if keep == Keep::Branch { "the branch" } else { "the record" };
     out.line(
         || format!("resolved: {kept} is kept"),

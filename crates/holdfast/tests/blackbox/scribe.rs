@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A running `holdfast scribe agent`.
@@ -37,7 +37,13 @@ impl Agent {
         let mut command = binary();
         command.args(["--json", "scribe", "agent", "--port", &port.to_string(), "--to", to]);
         command.arg("--spool").arg(directory).args(more);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        Agent::launch(&mut command)
+    }
+
+    /// By a command of the test's own.
+    pub fn launch(command: &mut Command) -> Agent {
+        let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = pipes.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
@@ -111,6 +117,27 @@ impl Client {
         let answer = self.call(&out.finish()).unwrap();
         let end = answer.len() - 1;
         i64::from_be_bytes(answer[end - 8..end].try_into().unwrap())
+    }
+
+    /// What the door tells a person who asks how it does.
+    pub fn details(&mut self) -> String {
+        let (form, kind) = (Form::Strict, MessageType::Call);
+        let header = Header { form, kind, name: b"getStatusDetails", sequence: 1 };
+        let mut out = Writer::message(&header);
+        out.stop();
+        String::from_utf8_lossy(&self.call(&out.finish()).unwrap()).into_owned()
+    }
+
+    /// Asks until the door says this; every attempt is a round trip.
+    pub fn until_told(&mut self, what: &str) {
+        let mut last = String::new();
+        for _ in 0..1_000_000 {
+            last = self.details();
+            if last.contains(what) {
+                return;
+            }
+        }
+        panic!("it does not say `{what}`: {last}");
     }
 
     fn call(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
@@ -631,4 +658,39 @@ fn size(below: &Path) -> u64 {
 fn copy(from: &Path, to: &Path) {
     let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
     assert!(done.unwrap().success());
+}
+
+/// A token that lacked one category held up all others of its agent, for good: a request is denied as a whole.
+#[test]
+fn a_category_without_a_right_stands_still_alone_and_is_named() {
+    let scratch = Scratch::new();
+    let port = free_port();
+    let node = Node::start_with(&scratch.path("node"), &format!("native_port = {port}\n"));
+    let token = |name: &str, rules: &[&str]| {
+        let file = scratch.path(name);
+        let mut words = vec!["token", "create", name, "--out", file.to_str().unwrap()];
+        words.extend(rules.iter().flat_map(|rule| ["--allow", *rule]));
+        node.run(&words).ok();
+        file.to_str().unwrap().to_owned()
+    };
+    let some = token("some", &["log:scribe/a:rw", "log:scribe/c:rw"]);
+    let (spool, at, to) = (scratch.path("spool"), free_port(), format!("127.0.0.1:{port}"));
+    let agent = Agent::start_to(&spool, at, &to, &["--token", &some, "--drain", "1"]);
+    let mut client = Client::new(agent.address);
+    for line in ["one", "two", "three"] {
+        let text = line.as_bytes();
+        assert_eq!(client.log(&[("b", text), ("a", text), ("c", text)]), Some(true));
+    }
+    until(&node, "a", 3);
+    until(&node, "c", 3);
+    client.until_told("`b` takes nothing");
+    assert!(client.details().contains("log:scribe/b:"), "{}", client.details());
+    assert_eq!((client.counter("b:refused"), client.counter("a:refused")), (1, 0));
+    assert_eq!(client.counter("b:messages in spool"), 3);
+    assert!(agent.stop() > 0);
+    let agent = Agent::start_to(&spool, at, &to, &["--token", &token("all", &["log:scribe/*:rw"])]);
+    until(&node, "b", 3);
+    assert_eq!(lines(&node, "b"), ["one", "two", "three"]);
+    assert_eq!(agent.stop(), 0);
+    node.stop();
 }

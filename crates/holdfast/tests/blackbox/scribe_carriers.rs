@@ -148,3 +148,76 @@ fn a_carrier_may_be_in_front_of_another() {
     assert_eq!((agent.stop(), far.stop(), near.stop()), (0, 0, 0));
     node.stop();
 }
+
+/// Carriers that named each other waited for each other, and nobody was told that they did.
+#[test]
+fn carriers_in_a_ring_say_so_and_go_on_where_one_of_them_has_another_way() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("node"));
+    let ports = [free_port(), free_port()];
+    let secret = scratch.path("carriers.secret");
+    std::fs::copy(node.data.join("secret"), &secret).unwrap();
+    let secret = secret.to_str().unwrap();
+    let carrier = |at: usize, to: &str| {
+        let port = ports[at].to_string();
+        let more = ["--secret", secret, "--carry-port", &port, "--carry-secret", secret];
+        Agent::start_to(&scratch.path(&format!("carrier-{at}")), 0, to, &more)
+    };
+    let [first_at, second_at] = ports.map(|port| format!("127.0.0.1:{port}"));
+    let (first, second) = (carrier(0, &second_at), carrier(1, &first_at));
+    let agent = Agent::start_to(&scratch.path("spool"), 0, &first_at, &["--secret", secret]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"one")]), Some(true));
+    for hop in [&agent, &first, &second] {
+        Client::new(hop.address).until_told("in a ring");
+    }
+    second.kill();
+    let to = format!("{first_at},unix:{}", node.socket().display());
+    let second = carrier(1, &to);
+    until(&node, "c", 1);
+    assert_eq!((agent.stop(), first.stop(), second.stop()), (0, 0, 0));
+    assert_eq!(lines(&node, "c"), ["one"]);
+    node.stop();
+}
+
+/// Over TLS to whom the authority has signed, and to nobody else; from there on everything is as without.
+#[test]
+fn agents_speak_tls_to_a_carrier_that_their_authority_has_signed() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("node"));
+    let cert =
+        |words: &[&str], path: &Path| finish(binary().arg("cert").args(words).arg(path), b"").ok();
+    let authority = |name: &str| {
+        let at = scratch.path(name);
+        cert(&["init", name, "--dir"], &at);
+        at
+    };
+    let (tls, other, own) = (authority("tls"), authority("other"), scratch.path("own"));
+    cert(&["node", "carrier", "--host", "127.0.0.1", "--dir"], &tls);
+    std::fs::create_dir(&own).unwrap();
+    for (from, to) in
+        [("carrier.pem", "node.pem"), ("carrier.key", "node.key"), ("ca.pem", "ca.pem")]
+    {
+        std::fs::copy(tls.join(from), own.join(to)).unwrap();
+    }
+    let at = scratch.path("carrier");
+    let more = ["--carry-port", "0", "--carry-tls", own.to_str().unwrap()];
+    let carrier = Agent::start(&at, 0, &node.data, &more);
+    let to = carrier.carries.unwrap().to_string();
+    let proves = at.join("secret").to_str().unwrap().to_owned();
+    let start = |authority: &Path| {
+        let ca = authority.join("ca.pem");
+        let more = ["--secret", &proves, "--drain", "1", "--cacert", ca.to_str().unwrap()];
+        let agent = Agent::start_to(&authority.join("spool"), 0, &to, &more);
+        let mut client = Client::new(agent.address);
+        assert_eq!(client.log(&[("c", b"one"), ("d", b"two")]), Some(true));
+        (agent, client)
+    };
+    let ((good, _), (strange, mut its)) = (start(&tls), start(&other));
+    until(&node, "c", 1);
+    until(&node, "d", 1);
+    its.until_told("certificate");
+    assert_eq!(good.stop(), 0);
+    assert!(strange.stop() > 0);
+    assert_eq!((lines(&node, "c").len(), carrier.stop()), (1, 0));
+    node.stop();
+}

@@ -2,6 +2,7 @@
 
 use super::common::{Node, Scratch, binary, finish, free_port};
 use super::scribe::{Agent, Client, lines, until};
+use std::process::{Command, Stdio};
 
 const STORES: &str = "
 [[store]]
@@ -76,6 +77,19 @@ fn a_file_of_stores_that_is_none_is_refused_and_a_scribe_conf_translated() {
     agent.args(["scribe", "agent", "--port", "0", "--to", "127.0.0.1:1", "--stores"]).arg(&file);
     let refused = finish(agent.arg("--spool").arg(scratch.path("spool")), b"");
     refused.refused(&["stores.toml", "`a`", "there is no type `hdfs`"]);
+    let mut endless = binary();
+    endless.args([
+        "scribe",
+        "agent",
+        "--port",
+        "0",
+        "--to",
+        "127.0.0.1:1",
+        "--stores",
+        "/dev/zero",
+    ]);
+    let refused = finish(endless.arg("--spool").arg(scratch.path("spool")), b"");
+    refused.refused(&["/dev/zero", "longer than 64 MiB"]);
     let text = "port=1463\n<store>\ncategory=default\ntype=buffer\n<primary>\ntype=network\n\
                 remote_host=central\n</primary>\n</store>\n";
     std::fs::write(&conf, text).unwrap();
@@ -85,4 +99,52 @@ fn a_file_of_stores_that_is_none_is_refused_and_a_scribe_conf_translated() {
     std::fs::write(&conf, "<store>\n").unwrap();
     let refused = finish(binary().args(["scribe", "translate"]).arg(&conf), b"");
     refused.refused(&["scribe.conf", "line 1"]);
+}
+
+/// Where a process may not make longer files (`ulimit -f`) a signal ended it, without a word.
+#[test]
+fn a_limit_of_files_is_as_a_full_disk_and_ends_nobody() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("node"));
+    let (file, kept) = (scratch.path("stores.toml"), scratch.path("files"));
+    let both = STORES.replace("FILES", kept.to_str().unwrap());
+    std::fs::write(&file, both).unwrap();
+    let agent = |spool: &str, limit: &str| {
+        let mut command = Command::new("sh");
+        let inner = binary();
+        // In blocks of 512 bytes.
+        let script = format!("ulimit -f {limit}; exec \"$0\" \"$@\"");
+        command.args(["-c", &script]).arg(inner.get_program());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        inner.get_envs().for_each(|(name, value)| {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        });
+        command.args(["--json", "scribe", "agent", "--port", "0", "--drain", "0", "--stores"]);
+        command.arg(&file).arg("--spool").arg(scratch.path(spool));
+        command.arg("--to").arg(format!("unix:{}", node.socket().display()));
+        command
+    };
+    finish(&mut agent("small", "2000"), b"").refused(&["small", "too large"]);
+    // A spool's files are shorter than this; those of a store are not.
+    let agent = Agent::launch(&mut agent("spool", "40000"));
+    let (mut client, line) = (Client::new(agent.address), "x".repeat(500 << 10));
+    let (mut good, mut later) = (0, 0);
+    while later == 0 || good < 45 {
+        match client.log(&[("both", line.as_bytes())]) {
+            Some(true) => good += 1,
+            Some(false) => later += 1,
+            None => panic!("it has ended"),
+        }
+        assert!(later < 10);
+    }
+    // Behind a line that was not written whole there is another file.
+    let names = std::fs::read_dir(kept.join("both")).unwrap().map(|entry| entry.unwrap().path());
+    let text = names.map(|name| std::fs::read_to_string(name).unwrap());
+    let whole: usize = text.map(|text| text.lines().filter(|kept| *kept == line).count()).sum();
+    assert!(whole >= good, "{whole} of {good} lines");
+    agent.stop();
+    node.stop();
 }

@@ -249,7 +249,7 @@ impl<V: View> Machine<V> {
                     true => planted!("view.answer-forgotten"),
                     false => planted!("log.refusal-forgotten"),
                 };
-                if !forgotten {
+                if !forgotten && !is_undecided(whose, &outcome) {
                     self.sessions.remember(whose, sequence, &outcome);
                 }
                 Ok(outcome)
@@ -360,4 +360,13 @@ fn digest(before: u64, index: Index, len: usize, entry_crc: u32, outcome: &Outco
     let mut x = mix(before ^ index.0);
     x = mix(x ^ ((len as u64) << 32 | entry_crc as u64));
     mix(x ^ (tag << 32 | crc as u64))
+}
+
+/// Whether a client's request was refused for now, by what it would change and is moving. Its repetition is
+/// carried out, and so is a late copy, for as long as its client has not acknowledged that it was told.
+fn is_undecided(whose: Whose, outcome: &Outcome) -> bool {
+    let for_now = |e: &Error| e.kind == Kind::Retry && !e.wants_bytes_again();
+    matches!(whose, Whose::Session(_))
+        && outcome.as_ref().is_err_and(for_now)
+        && !planted!("view.answers-for-now-stay")
 }
