@@ -2,7 +2,7 @@
 //! for each.
 
 use crate::client::bytes_of;
-use crate::errors::raised;
+use crate::errors::{raised, waiting};
 use crate::shuffle::Mapper;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
@@ -152,7 +152,7 @@ impl Folding {
             let mut table = self.table.held();
             columns.each(|key, number| self.add(&mut table, key, number))
         };
-        py.detach(push).map_err(|e| raised(py, e))
+        waiting(py, push)
     }
 
     /// As the mapper's; values are numbers.
@@ -168,12 +168,12 @@ impl Folding {
             }
             Ok(())
         };
-        py.detach(push).map_err(|e| raised(py, e))
+        waiting(py, push)
     }
 
     /// Sends what is left.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.drain(&mut self.table.held())).map_err(|e| raised(py, e))
+        waiting(py, || self.drain(&mut self.table.held()))
     }
 }
 
@@ -210,6 +210,6 @@ pub fn cut_lines<'py>(
         }
         Ok((offsets, bytes))
     };
-    let (offsets, bytes) = py.detach(cut).map_err(|e: Error| raised(py, e))?;
+    let (offsets, bytes) = waiting(py, cut)?;
     Ok((PyBytes::new(py, &offsets), PyBytes::new(py, &bytes)))
 }
