@@ -199,9 +199,12 @@ impl DiskStore {
     /// dropped cannot be asked for again. Running out of space is not such a failure.
     pub fn write_failed(&self, what: std::fmt::Arguments<'_>, e: std::io::Error) -> Error {
         let no_descriptor = is_out_of_descriptors(&e);
+        // Chunks have a length of their own, so where no file may have that (`ulimit -f`) nothing that is deleted
+        // makes room: whoever looks after the node has to hear of it.
+        let is_limited = e.kind() == std::io::ErrorKind::FileTooLarge;
         let error = Error::from(e).context(format_args!("{what} in `{}`", self.dir.display()));
         match error.kind {
-            holdfast_base::Kind::Full => error,
+            holdfast_base::Kind::Full if !is_limited => error,
             // Nothing was written, so nothing was lost: the process has too many files and
             // connections, and the disk is well.
             _ if no_descriptor && !planted!("chunk.descriptors-break-store") => {

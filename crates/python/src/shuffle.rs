@@ -426,6 +426,9 @@ pub struct Sorted {
 }
 
 type Pair<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+/// Keys, each with its one number.
+type Folded = Vec<(Vec<u8>, Number)>;
+type ToldFolded<'py> = Vec<(Bound<'py, PyBytes>, Told)>;
 
 /// A number as Python gets it.
 #[derive(IntoPyObject)]
@@ -436,7 +439,7 @@ pub enum Told {
 
 impl Sorted {
     /// The next keys with all their numbers in one; none at the end.
-    fn folded(&self, fold: Fold) -> Result<Option<Vec<(Vec<u8>, Number)>>> {
+    fn folded(&self, fold: Fold) -> Result<Option<Folded>> {
         let mut folding = self.folding.held();
         let neighbours = folding.get_or_insert_with(|| Neighbours::new(fold));
         let mut found = Vec::new();
@@ -466,11 +469,7 @@ impl Sorted {
     }
 
     /// The next keys, each with its one number by the fold of that name; none at the end.
-    fn next_folded<'py>(
-        &self,
-        py: Python<'py>,
-        name: &str,
-    ) -> PyResult<Option<Vec<(Bound<'py, PyBytes>, Told)>>> {
+    fn next_folded<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<ToldFolded<'py>>> {
         let found = waiting(py, || self.folded(Fold::named(name)?))?;
         let told = |(key, number): (Vec<u8>, Number)| match number {
             Number::Whole(number) => (PyBytes::new(py, &key), Told::Whole(number)),
