@@ -50,13 +50,14 @@ def write_text(path, length):
 
 def write_records(path, length):
     """Records of a random key, as they are and as Parquet."""
-    import pyarrow
+    import pyarrow.compute
     import pyarrow.parquet
 
     os.makedirs(f"{path}.parquet", exist_ok=True)
     with open(path, "wb") as file:
-        for n in range(0, length, 64 * MIB):
-            count = min(64 * MIB, length - n) // RECORD_BYTES
+        step = 64 * MIB // RECORD_BYTES * RECORD_BYTES
+        for n in range(0, length, step):
+            count = min(step, length - n) // RECORD_BYTES
             records = os.urandom(count * RECORD_BYTES)
             file.write(records)
             whole = pyarrow.Array.from_buffers(pyarrow.binary(RECORD_BYTES), count, [None, pyarrow.py_buffer(records)])

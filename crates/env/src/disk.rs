@@ -171,13 +171,6 @@ pub trait File: Send + Sync {
     /// none, in which case the file keeps its length.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
-    /// The first `bytes`. A simulated disk leaves alone what was never written, for which fresh memory has zeros.
-    fn read_front(&self, bytes: usize) -> io::Result<Vec<u8>> {
-        let mut front = vec![0; bytes];
-        self.read_exact_at(&mut front, 0)?;
-        Ok(front)
-    }
-
     /// Fills `buf` or fails with `UnexpectedEof`.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         match self.read_at(buf, offset)? {
@@ -256,5 +249,7 @@ pub fn read_file(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Vec
             format!("`{}` has {len} bytes, expected at most {bytes_max}", path.display()),
         ));
     }
-    file.read_front(len as usize)
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }

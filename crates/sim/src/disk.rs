@@ -343,18 +343,6 @@ impl World {
         if self.dead { Err(no_power()) } else { Ok(()) }
     }
 
-    /// Whether a range of a file can be read: there is power, and no sector of it is bad.
-    fn check_readable(&self, file: u64, range: Range<u64>) -> io::Result<()> {
-        self.alive()?;
-        let bad = |(id, bytes): &(u64, Range<u64>)| {
-            *id == file && bytes.start < range.end && range.start < bytes.end
-        };
-        match self.faults.unreadable.iter().any(bad) {
-            true => Err(io::Error::from_raw_os_error(EIO)),
-            false => Ok(()),
-        }
-    }
-
     /// Counts and records an operation. True if the power fails during it: the caller lets it
     /// take its volatile effect, then calls [`World::end`].
     fn begin(&mut self, what: String) -> io::Result<bool> {
@@ -609,14 +597,15 @@ impl File for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check_range(buf, offset)?;
         let mut world = self.disk.world();
-        world.check_readable(self.id, offset..offset + buf.len() as u64)?;
+        world.alive()?;
+        let end = offset + buf.len() as u64;
+        let bad = |(id, bytes): &(u64, Range<u64>)| {
+            *id == self.id && bytes.start < end && offset < bytes.end
+        };
+        if world.faults.unreadable.iter().any(bad) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         Ok(world.content(self.id).read(buf, offset))
-    }
-
-    fn read_front(&self, bytes: usize) -> io::Result<Vec<u8>> {
-        let mut world = self.disk.world();
-        world.check_readable(self.id, 0..bytes as u64)?;
-        world.content(self.id).front(bytes).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {

@@ -93,22 +93,6 @@ impl Content {
         len
     }
 
-    /// The first `bytes`, if there are so many. Most files are mostly reserved: what was never written costs nothing.
-    pub fn front(&self, bytes: usize) -> Option<Vec<u8>> {
-        if bytes as u64 > self.bytes {
-            return None;
-        }
-        let mut front = vec![0; bytes];
-        for (number, sector) in self.sectors.range(sectors_of(0, bytes as u64)) {
-            let at = (number * SECTOR) as usize;
-            let part = SECTOR_BYTES.min(bytes - at);
-            if !Arc::ptr_eq(&sector.visible, &zeros()) {
-                front[at..at + part].copy_from_slice(&sector.visible[..part]);
-            }
-        }
-        Some(front)
-    }
-
     fn change(&mut self, number: u64, change: impl FnOnce(&mut Bytes), hole: bool) {
         let sector = self.sectors.entry(number).or_insert_with(|| Sector {
             visible: zeros(),
