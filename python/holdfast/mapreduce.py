@@ -222,7 +222,7 @@ class Mapping:
         pairs = pairs_of(self.map, self.reading.items(split, self.access), place(split), self.key, kernels)
         for some in batches(pairs) if kernels else self.combined(pairs):
             if type(some) is tables.Columns:
-                to.push_columns(*some)
+                to.push_columns(some)
             else:
                 to.push_pairs([(key, value_bytes(value)) for key, value in some])
         if folds:

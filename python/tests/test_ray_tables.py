@@ -267,12 +267,12 @@ def test_columns_are_the_pairs_that_their_rows_are(sent):
         told = [(mapreduce.key_bytes(key), mapreduce.value_bytes(value)) for key, value in rows]
         expected = sent(lambda to: to.push_pairs(told))
         assert sorted(expected, key=repr) == sorted(rows, key=repr)
-        assert sent(lambda to: to.push_columns(*columns)) == expected
+        assert sent(lambda to: to.push_columns(columns)) == expected
         for name, fold in (("sum", sum), ("min", min), ("max", max)):
             values = collections.defaultdict(list)
             for key, value in rows * 3:
                 values[key].append(value)
-            folded = sent(lambda to: [to.push_columns(*columns) for _ in range(3)], name)
+            folded = sent(lambda to: [to.push_columns(columns) for _ in range(3)], name)
             assert dict(folded) == {key: fold(some) for key, some in values.items()} and len(folded) == len(values)
             assert sent(lambda to: [to.push_pairs(told) for _ in range(3)], name) == folded
 
@@ -298,7 +298,7 @@ def test_columns_that_kernels_do_not_take_are_taken_as_rows():
 
 def test_what_cannot_be_folded_is_said(cluster, files, sent, tmp_path):
     with pytest.raises(errors.InvalidError, match="key `a`: the sum needs more than 64 bits"):
-        sent(lambda to: to.push_columns("s", *large()), "sum")
+        sent(lambda to: to.push_columns(large()), "sum")
     with pytest.raises(errors.InvalidError, match="key `plain`: one is no number of 64 bits"):
         run(files, tmp_path / "out", map=lambda batch: [("plain", "text")], combine="sum", reduce="sum")
     with pytest.raises(errors.InvalidError, match="combine='mean': give a function, or one of 'sum', 'min', 'max'"):
@@ -310,8 +310,10 @@ def test_what_cannot_be_folded_is_said(cluster, files, sent, tmp_path):
 
 def large():
     """Two rows of one key whose sum is too large."""
+    from holdfast import tables
+
     offsets = (0).to_bytes(8, "little") + (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
-    return offsets, b"aa", 2 * (1 << 62).to_bytes(8, "little"), False
+    return tables.Columns("s", offsets, b"aa", 2 * (1 << 62).to_bytes(8, "little"), False)
 
 
 def test_types_are_those_of_the_front_unless_said(tmp_path):

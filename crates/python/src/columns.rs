@@ -16,12 +16,17 @@ use std::sync::Mutex;
 /// Bytes of pairs that go to a mapper at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The keys of some rows and a number for each, in the memory layout of Arrow.
+/// The keys of some rows and a number for each, in the memory layout of Arrow: `holdfast.tables.Columns`, which has
+/// looked at the types.
+#[derive(FromPyObject)]
 pub struct Columns {
     /// `s` for text, `b` for bytes, `a` for whole numbers, which come as eight bytes each.
-    kind: u8,
+    kind: char,
+    #[pyo3(from_py_with = bytes_of)]
     offsets: PyBackedBytes,
+    #[pyo3(from_py_with = bytes_of)]
     keys: PyBackedBytes,
+    #[pyo3(from_py_with = bytes_of)]
     numbers: PyBackedBytes,
     are_floats: bool,
 }
@@ -31,19 +36,6 @@ fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u64> + '_ {
 }
 
 impl Columns {
-    /// What Python gives, which has looked at the types.
-    pub fn of(
-        kind: &str,
-        offsets: &Bound<'_, PyAny>,
-        keys: &Bound<'_, PyAny>,
-        numbers: &Bound<'_, PyAny>,
-        are_floats: bool,
-    ) -> PyResult<Columns> {
-        let (offsets, keys) = (bytes_of(offsets)?, bytes_of(keys)?);
-        let kind = kind.bytes().next().unwrap_or_default();
-        Ok(Columns { kind, offsets, keys, numbers: bytes_of(numbers)?, are_floats })
-    }
-
     /// Hands on each row's key, in the bytes that keys have, and its number.
     fn each(&self, mut take: impl FnMut(&[u8], Number) -> Result<()>) -> Result<()> {
         let wrong = || Error::invalid("take columns: they do not fit each other");
@@ -51,8 +43,8 @@ impl Columns {
             true => Number::Float(f64::from_bits(word)),
             false => Number::Whole(word.cast_signed()),
         };
-        let mut key = vec![self.kind];
-        if self.kind == b'a' {
+        let mut key = vec![self.kind as u8];
+        if self.kind == 'a' {
             if self.keys.len() != self.numbers.len() {
                 return Err(wrong());
             }
@@ -138,16 +130,7 @@ impl Folding {
     }
 
     /// As the mapper's.
-    fn push_columns(
-        &self,
-        py: Python<'_>,
-        kind: &str,
-        offsets: &Bound<'_, PyAny>,
-        keys: &Bound<'_, PyAny>,
-        numbers: &Bound<'_, PyAny>,
-        are_floats: bool,
-    ) -> PyResult<()> {
-        let columns = Columns::of(kind, offsets, keys, numbers, are_floats)?;
+    fn push_columns(&self, py: Python<'_>, columns: Columns) -> PyResult<()> {
         let push = || {
             let mut table = self.table.held();
             columns.each(|key, number| self.add(&mut table, key, number))

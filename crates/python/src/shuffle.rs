@@ -226,16 +226,7 @@ impl Mapper {
     }
 
     /// Takes rows of a key and a number, in Arrow's layout.
-    fn push_columns(
-        &self,
-        py: Python<'_>,
-        kind: &str,
-        offsets: &Bound<'_, PyAny>,
-        keys: &Bound<'_, PyAny>,
-        numbers: &Bound<'_, PyAny>,
-        are_floats: bool,
-    ) -> PyResult<()> {
-        let columns = Columns::of(kind, offsets, keys, numbers, are_floats)?;
+    fn push_columns(&self, py: Python<'_>, columns: Columns) -> PyResult<()> {
         waiting(py, || columns::push(self, &columns))
     }
 
