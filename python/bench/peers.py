@@ -105,7 +105,11 @@ class Holdfast:
         import holdfast
 
         paths = sorted(map(str, pathlib.Path(path).iterdir()))
-        job = {"format": "lines", "map": counted, "key": "word", "combine": "sum", "reduce": "sum"}
+
+        def words(batch):
+            return holdfast.mapreduce.count_words(batch["line"])
+
+        job = {"format": "lines", "map": words, "key": "word", "combine": "sum", "reduce": "sum"}
         self.stats = holdfast.mapreduce(paths, output, **job, **self.job(output))
 
     def stop(self):

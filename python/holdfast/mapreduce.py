@@ -51,6 +51,7 @@ from . import _holdfast, exchange, parts, places, sources, tables
 from .errors import HoldfastError, InvalidError
 from .progress import shown
 from .sort import Order
+from .tables import count_words
 from .target import Target, part
 
 #: Keys that are combined before they are sent, and pairs that are sent at once.

@@ -160,9 +160,28 @@ def columns_of(batch, key):
     numbers = fixed(numbers.cast(pyarrow.float64() if are_floats else pyarrow.int64()))
     if kind == "a":
         return Columns(kind, b"", fixed(keys), numbers, are_floats)
-    _, offsets, data = keys.buffers()
-    first = keys.offset * 8
-    return Columns(kind, memoryview(offsets)[first : first + 8 * len(keys) + 8], data or b"", numbers, are_floats)
+    return Columns(kind, *texts_of(keys), numbers, are_floats)
+
+
+def count_words(column, separator=" "):
+    """The words of a column of text or bytes, and how often each is there: a ``pyarrow.RecordBatch`` of `word` (of the
+    column's type) and `n`, in no order. Words are what is between separators, of one character of ASCII, also where
+    that is nothing, as ``str.split(separator)`` has them; a row that is null has none. One kernel does what
+    ``split_pattern`` and ``value_counts`` of pyarrow do together."""
+    pyarrow = arrow("count words")
+    kinds, texts = pyarrow.types, whole(column).drop_null()
+    if kinds.is_string(texts.type) or kinds.is_large_string(texts.type):
+        wide = pyarrow.large_string()
+    elif kinds.is_binary(texts.type) or kinds.is_large_binary(texts.type):
+        wide = pyarrow.large_binary()
+    else:
+        raise InvalidError(f"count the words of a column of {texts.type}: give text or bytes")
+    if len(separator) != 1 or not separator.isascii():
+        raise InvalidError(f"count words between {separator!r:.60}: give one character of ASCII, or cut by `split_pattern` of pyarrow.compute")
+    offsets, words, counts = map(pyarrow.py_buffer, _holdfast.count_words(*texts_of(texts.cast(wide)), ord(separator)))
+    found = counts.size // 8
+    words = pyarrow.Array.from_buffers(wide, found, [None, offsets, words]).cast(texts.type)
+    return pyarrow.record_batch({"word": words, "n": pyarrow.Array.from_buffers(pyarrow.int64(), found, [None, counts])})
 
 
 def is_whole(type):
@@ -177,6 +196,14 @@ def whole(column):
     if isinstance(column, pyarrow.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+
+
+def texts_of(array):
+    """Where each of an array's texts or bytes of the large kind begins, and their bytes."""
+    _, offsets, data = array.buffers()
+    first = array.offset * 8
+    # An array of none may lack both.
+    return memoryview(offsets)[first : first + 8 * len(array) + 8] if offsets else bytes(8), data or b""
 
 
 def fixed(array):

@@ -109,13 +109,18 @@ def counted(batch):
     return pyarrow.table({"word": found.field("values"), "n": found.field("counts")})
 
 
+def counted_here(batch):
+    return holdfast.mapreduce.count_words(batch["line"])
+
+
+@pytest.mark.parametrize("words", [counted, counted_here])
 @pytest.mark.parametrize("combine", ["sum", "max", None, total])
-def test_lines_are_a_table_and_words_are_counted_in_columns(cluster, tmp_path, combine):
+def test_lines_are_a_table_and_words_are_counted_in_columns(cluster, tmp_path, combine, words):
     draw = random.Random(3)
-    words = ["", "to", "be", "\u00e9t\u00e9", "or\tnot", "\r"]
-    lines = [" ".join(draw.choices(words, k=draw.randrange(9))) for _ in range(20_000)]
+    there = ["", "to", "be", "\u00e9t\u00e9", "or\tnot", "\r"]
+    lines = [" ".join(draw.choices(there, k=draw.randrange(9))) for _ in range(20_000)]
     (tmp_path / "in").write_bytes("\n".join(lines).encode())
-    options = {"format": "lines", "map": counted, "key": "word", "combine": combine, "reduce": "max" if combine == "max" else "sum"}
+    options = {"format": "lines", "map": words, "key": "word", "combine": combine, "reduce": "max" if combine == "max" else "sum"}
     job = {"ray": "auto", "memory": MEMORY, "split_bytes": 50_000, "temp": [str(tmp_path / "temp")], **options}
     stats = holdfast.mapreduce([tmp_path / "in"], tmp_path / "out", **job)
     written = b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir()).decode()
@@ -275,6 +280,35 @@ def test_columns_are_the_pairs_that_their_rows_are(sent):
             folded = sent(lambda to: [to.push_columns(columns) for _ in range(3)], name)
             assert dict(folded) == {key: fold(some) for key, some in values.items()} and len(folded) == len(values)
             assert sent(lambda to: [to.push_pairs(told) for _ in range(3)], name) == folded
+
+
+def test_words_are_those_of_pyarrows_split():
+    text = ["", " ", "a b", None, "a  b ", "\u00e9t\u00e9 \u00e9t\u00e9", "aab", "one\0two", "baaaab"]
+    for array in (
+        pyarrow.array(text),
+        pyarrow.array(text, pyarrow.large_string()),
+        pyarrow.array([word and word.encode() for word in text]),
+        pyarrow.array([word and word.encode() for word in text], pyarrow.large_binary()),
+        pyarrow.array(text).dictionary_encode(),
+        pyarrow.array(["never"] + text + ["never"]).slice(1, len(text)),
+        pyarrow.chunked_array([text[:2], [], text[2:]]),
+        pyarrow.array([], pyarrow.string()),
+        pyarrow.array([None], pyarrow.string()),
+    ):
+        type_ = array.type.value_type if pyarrow.types.is_dictionary(array.type) else array.type
+        for separator in (" ", "a", "\0"):
+            found = holdfast.mapreduce.count_words(array, separator)
+            assert found.schema == pyarrow.schema([("word", type_), ("n", pyarrow.int64())])
+            found.validate(full=True)
+            plain = [word.encode() if isinstance(word, str) else word for word in array.to_pylist() if word is not None]
+            told = collections.Counter(word for line in plain for word in line.split(separator.encode()))
+            words = [word.encode() if isinstance(word, str) else word for word in found["word"].to_pylist()]
+            assert len(words) == len(told) and dict(zip(words, found["n"].to_pylist())) == told
+    with pytest.raises(errors.InvalidError, match="a column of int64: give text or bytes"):
+        holdfast.mapreduce.count_words(pyarrow.array([1]))
+    for separator in ("", "  ", "\u00e9"):
+        with pytest.raises(errors.InvalidError, match="give one character of ASCII"):
+            holdfast.mapreduce.count_words(pyarrow.array(["a"]), separator)
 
 
 def test_columns_that_kernels_do_not_take_are_taken_as_rows():

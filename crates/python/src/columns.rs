@@ -7,7 +7,7 @@ use crate::shuffle::Mapper;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
 use holdfast_shuffle::fold::{self, Fold, Number};
-use holdfast_shuffle::pairs;
+use holdfast_shuffle::{pairs, words};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -31,7 +31,7 @@ pub struct Columns {
     are_floats: bool,
 }
 
-fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u64> + '_ {
+fn longs(bytes: &[u8]) -> impl ExactSizeIterator<Item = u64> + '_ {
     bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
@@ -48,7 +48,7 @@ impl Columns {
             if self.keys.len() != self.numbers.len() {
                 return Err(wrong());
             }
-            for (whole, word) in words(&self.keys).zip(words(&self.numbers)) {
+            for (whole, word) in longs(&self.keys).zip(longs(&self.numbers)) {
                 key.truncate(1);
                 key.extend_from_slice(&(whole ^ 1 << 63).to_be_bytes());
                 take(&key, number(word))?;
@@ -58,8 +58,8 @@ impl Columns {
         if self.offsets.len() != self.numbers.len() + 8 {
             return Err(wrong());
         }
-        let ends = words(&self.offsets).skip(1);
-        for ((start, end), word) in words(&self.offsets).zip(ends).zip(words(&self.numbers)) {
+        let ends = longs(&self.offsets).skip(1);
+        for ((start, end), word) in longs(&self.offsets).zip(ends).zip(longs(&self.numbers)) {
             let found = self.keys.get(start as usize..end as usize).ok_or_else(wrong)?;
             key.truncate(1);
             key.extend_from_slice(found);
@@ -108,9 +108,7 @@ pub struct Folding {
 impl Folding {
     fn drain(&self, table: &mut fold::Table) -> Result<()> {
         let (mapper, mut sending) = (self.mapper.get(), Sending::default());
-        for (key, number) in table.drain() {
-            sending.add(mapper, &key, number)?;
-        }
+        table.drain(|key, number| sending.add(mapper, key, number))?;
         sending.send(mapper)
     }
 
@@ -195,4 +193,18 @@ pub fn cut_lines<'py>(
     };
     let (offsets, bytes) = waiting(py, cut)?;
     Ok((PyBytes::new(py, &offsets), PyBytes::new(py, &bytes)))
+}
+
+/// The words of texts that come in Arrow's layout, and how often each is there: [`words::Counted`].
+#[pyfunction]
+pub fn count_words<'py>(
+    py: Python<'py>,
+    offsets: Bound<'py, PyAny>,
+    data: Bound<'py, PyAny>,
+    separator: u8,
+) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    let (offsets, data) = (bytes_of(&offsets)?, bytes_of(&data)?);
+    let found = waiting(py, || words::count(longs(&offsets), &data, separator))?;
+    let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
+    Ok((bytes(&found.offsets), bytes(&found.words), bytes(&found.counts)))
 }

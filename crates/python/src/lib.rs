@@ -48,6 +48,7 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<shuffle::Sorted>()?;
     module.add_class::<columns::Folding>()?;
     module.add_function(wrap_pyfunction!(columns::cut_lines, module)?)?;
+    module.add_function(wrap_pyfunction!(columns::count_words, module)?)?;
     module.add_function(wrap_pyfunction!(shuffle::draw_token, module)?)?;
     module.add_function(wrap_pyfunction!(shuffle::pair_boundary, module)?)?;
     module.add_function(wrap_pyfunction!(shuffle::disk_pace, module)?)?;

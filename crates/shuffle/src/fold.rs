@@ -4,11 +4,9 @@
 //! A number has the bytes that Python's `marshal` gives it, as all values of a job: a function may
 //! read what was folded here, and be given to what folds what a function made.
 
+use crate::keyed::Keyed;
 use holdfast_base::{Error, Result};
-use std::collections::HashMap;
 
-/// What a table takes for an entry beside its key: a guess at the map's slots and the allocation.
-const ENTRY_BYTES: usize = 96;
 /// Digits of `marshal`'s long form have so many bits.
 const DIGIT_BITS: u32 = 15;
 
@@ -139,38 +137,35 @@ pub fn shown(key: &[u8]) -> String {
 /// Numbers by key, as many as there is memory for.
 pub struct Table {
     fold: Fold,
-    numbers: HashMap<Vec<u8>, Number>,
-    held_bytes: usize,
+    numbers: Keyed<Number>,
     most_bytes: usize,
 }
 
 impl Table {
     /// In about `most_bytes`.
     pub fn new(fold: Fold, most_bytes: usize) -> Table {
-        Table { fold, numbers: HashMap::new(), held_bytes: 0, most_bytes }
+        Table { fold, numbers: Keyed::new(Number::Whole(0)), most_bytes }
     }
 
     /// Folds a number into its key's.
     #[inline]
     pub fn add(&mut self, key: &[u8], number: Number) -> Result<()> {
-        if let Some(here) = self.numbers.get_mut(key) {
+        if let Some(here) = self.numbers.insert(key, number) {
             *here = self.fold.fold(key, *here, number)?;
-            return Ok(());
         }
-        self.held_bytes += key.len() + ENTRY_BYTES;
-        self.numbers.insert(key.to_vec(), number);
         Ok(())
     }
 
     /// Whether it is to be drained before more keys come.
     pub fn is_full(&self) -> bool {
-        self.held_bytes >= self.most_bytes
+        self.numbers.held_bytes() >= self.most_bytes
     }
 
-    /// All keys, each once, in no order; empty then.
-    pub fn drain(&mut self) -> impl Iterator<Item = (Vec<u8>, Number)> + '_ {
-        self.held_bytes = 0;
-        self.numbers.drain()
+    /// Hands on all keys, each once, in no order; empty then.
+    pub fn drain(&mut self, take: impl FnMut(&[u8], Number) -> Result<()>) -> Result<()> {
+        self.numbers.each(take)?;
+        self.numbers.clear();
+        Ok(())
     }
 }
 
@@ -224,6 +219,14 @@ mod tests {
         out
     }
 
+    fn drain(table: &mut Table, to: &mut Vec<(Vec<u8>, Number)>) {
+        let take = |key: &[u8], number| {
+            to.push((key.to_vec(), number));
+            Ok(())
+        };
+        table.drain(take).unwrap();
+    }
+
     /// What `marshal.dumps` of Python 3.9 to 3.14 answers, with and without the bit for references.
     #[test]
     fn numbers_have_the_bytes_that_python_gives_them() {
@@ -264,7 +267,7 @@ mod tests {
             for seed in 0..50 {
                 let mut random = Random::new(seed);
                 let mut model: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
-                let (mut table, mut sent) = (Table::new(fold, 400), Vec::new());
+                let (mut table, mut sent) = (Table::new(fold, 200), Vec::new());
                 for _ in 0..300 {
                     let key = format!("s{}", random.next() % 9).into_bytes();
                     let number = random.next() as i64 >> 32;
@@ -276,10 +279,10 @@ mod tests {
                     model.insert(key.clone(), here);
                     table.add(&key, Number::Whole(number)).unwrap();
                     if table.is_full() {
-                        sent.extend(table.drain());
+                        drain(&mut table, &mut sent);
                     }
                 }
-                sent.extend(table.drain());
+                drain(&mut table, &mut sent);
                 assert!(sent.len() > 9, "it was full, and keys came again");
                 sent.sort_by(|a, b| a.0.cmp(&b.0));
                 let (mut neighbours, mut found) = (Neighbours::new(fold), Vec::new());

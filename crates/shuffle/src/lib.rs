@@ -3,13 +3,14 @@
 //! into one file; [`sorter`] sorts one partition of it. Who runs where, and what is done again, is
 //! decided elsewhere (`python/holdfast`, on Ray): nothing here starts a process or tries twice.
 //!
-//! The cores are [`credit`], [`ledger`] and [`fold`]; the forms on the wire are in docs/formats/shuffle.md.
+//! The cores are [`credit`], [`ledger`], [`fold`] and [`words`]; the forms on the wire are in docs/formats/shuffle.md.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod credit;
 pub mod fold;
 pub mod kept;
+mod keyed;
 pub mod ledger;
 pub mod limits;
 pub mod mapper;
@@ -21,3 +22,4 @@ mod sender;
 pub mod simulated;
 pub mod sorter;
 mod spool;
+pub mod words;
