@@ -578,6 +578,15 @@ class AsyncFile:
         """Bytes from any place, up to the end; any number of such reads may be under way."""
         return await self._reader.read_at(position, size)
 
+    async def close(self) -> None:
+        """Nothing: a file that is read holds nothing of the node's."""
+
+    async def __aenter__(self) -> AsyncFile:
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        await self.close()
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         asked, ahead = collections.deque(), self.position
         while True:

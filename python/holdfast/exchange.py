@@ -8,6 +8,7 @@ when a job begins, so that the package does not need it otherwise.
 import collections
 import contextlib
 import dataclasses
+import importlib
 import os
 import secrets
 import socket
@@ -155,6 +156,10 @@ class Callable(types.ModuleType):
 
     def __call__(self, inputs, output, **options):
         return self.run(inputs, output, **options)
+
+    def __reduce__(self):
+        # A job's function may name it, and is sent with what it names. Other modules are sent by name, too.
+        return importlib.import_module, (self.__name__,)
 
 
 class Receiver:

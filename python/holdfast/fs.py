@@ -5,7 +5,8 @@ systems.
     pandas.read_parquet("holdfast:///data/a.parquet")      # the node that `holdfast.connect()` finds
 
 What stands in front of the path is a node; others can be named by the option `servers`. The other options
-are those of :func:`holdfast.connect`.
+are those of :func:`holdfast.connect`. With `asynchronous=True` its calls are coroutines, as fsspec has them
+(:mod:`holdfast.fs_aio`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import io
 import weakref
 from datetime import datetime, timezone
 
-from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.utils import tokenize
 
 from .client import BUFFER_BYTES, connect
 from .errors import ExistsError
 from .files import RawReader, RawWriter, refuse_taken
+from .fs_aio import WRITE_OPTIONS, Awaited, checked_ranges
 
 #: Bytes of one step of a copy.
 _COPY_BYTES = 1 << 20
 
 
-class HoldfastFileSystem(AbstractFileSystem):
+class HoldfastFileSystem(Awaited, AsyncFileSystem):
     """Files of a Holdfast cluster.
 
     A file that is written appears when it is closed; within a `transaction`, when that ends. Listings are
@@ -37,6 +39,8 @@ class HoldfastFileSystem(AbstractFileSystem):
     root_marker = "/"
     # One file system object has one client, whichever thread made it.
     cachable = True
+    # Blocking calls go to the blocking client, and not through fsspec's own loop.
+    mirror_sync_methods = False
 
     def __init__(
         self,
@@ -65,6 +69,8 @@ class HoldfastFileSystem(AbstractFileSystem):
             mapped=mapped,
         )
         weakref.finalize(self, self.client.close)
+        #: The client of coroutines, once there was one.
+        self._awaited = None
 
     # Names.
 
@@ -182,9 +188,6 @@ class HoldfastFileSystem(AbstractFileSystem):
         self.client.delete(path)
         self.invalidate_cache(path)
 
-    def _rm(self, path):
-        self.rm_file(path)
-
     def rm(self, path, recursive=False, maxdepth=None):
         if maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
@@ -240,7 +243,7 @@ class HoldfastFileSystem(AbstractFileSystem):
             raise NotImplementedError(f"open `{path}` as `{mode}`: choose rb, wb or xb")
         if mode == "xb":
             refuse_taken(raw_client, path)
-        options = {k: v for k, v in options.items() if k in _WRITE_OPTIONS}
+        options = {k: v for k, v in options.items() if k in WRITE_OPTIONS}
         writer = raw_client.open_writer(
             path, size=size, replace=mode == "wb", parents=self.auto_mkdir, **options
         )
@@ -260,16 +263,8 @@ class HoldfastFileSystem(AbstractFileSystem):
     def cat_ranges(
         self, paths, starts, ends, max_gap=None, on_error="return", **options
     ):
-        if max_gap is not None:
-            raise NotImplementedError
-        if not isinstance(paths, list):
-            raise TypeError("read ranges: give a list of paths")
-        starts = starts if hasattr(starts, "__iter__") else [starts] * len(paths)
-        ends = ends if hasattr(ends, "__iter__") else [ends] * len(paths)
-        ranges = [(self._strip_protocol(p), s or 0, e) for p, s, e in zip(paths, starts, ends)]
-        if len(ranges) != len(paths):
-            raise ValueError("read ranges: there are not as many starts and ends as paths")
-        if all(s >= 0 and (e is None or e >= 0) for _, s, e in ranges):
+        ranges, plain = checked_ranges(self, paths, starts, ends, max_gap)
+        if plain:
             try:
                 return self.client.get_ranges(ranges)
             except OSError:
@@ -283,13 +278,10 @@ class HoldfastFileSystem(AbstractFileSystem):
         if self._intrans:
             super().pipe_file(path, value, mode=mode, **options)
             return
-        options = {k: v for k, v in options.items() if k in _WRITE_OPTIONS}
+        options = {k: v for k, v in options.items() if k in WRITE_OPTIONS}
         replace = mode == "overwrite"
         self.client.put(path, value, replace=replace, parents=self.auto_mkdir, **options)
         self.invalidate_cache(path)
-
-
-_WRITE_OPTIONS = ("mode", "mtime_ns", "storage_class", "metadata")
 
 
 class ReadFile(io.BufferedReader):

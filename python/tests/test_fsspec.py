@@ -1,5 +1,6 @@
 """`holdfast://`: fsspec's own suite, and what it does not ask."""
 
+import asyncio
 import posixpath
 
 import pytest
@@ -7,13 +8,28 @@ import pytest
 fsspec = pytest.importorskip("fsspec")
 from fsspec.tests import abstract
 
+from holdfast import errors
 from holdfast.fs import HoldfastFileSystem
+
+#: Blocking calls of ours that have a coroutine beside them.
+_BOTH = ["cat_file", "cat_ranges", "cp_file", "info", "ls", "makedirs", "mkdir", "pipe_file", "rm", "rm_file"]
+
+
+class MirroredFileSystem(HoldfastFileSystem):
+    """Without our blocking calls: fsspec makes them of the coroutines, and so its suite asks those."""
+
+    protocol = "holdfast-mirrored"
+    mirror_sync_methods = True
+
+
+for name in _BOTH:
+    setattr(MirroredFileSystem, name, getattr(fsspec.AbstractFileSystem, name))
 
 
 class HoldfastFixtures(abstract.AbstractFixtures):
-    @pytest.fixture(scope="class")
-    def fs(self, node):
-        return HoldfastFileSystem(node.server, skip_instance_cache=True)
+    @pytest.fixture(scope="class", params=[HoldfastFileSystem, MirroredFileSystem])
+    def fs(self, node, request):
+        return request.param(node.server, skip_instance_cache=True)
 
     @pytest.fixture
     def fs_path(self):
@@ -130,3 +146,50 @@ def test_a_pickled_one_is_the_same(fs, place):
 
     fs.pipe(f"{place}/a", b"1")
     assert pickle.loads(pickle.dumps(fs)).cat(f"{place}/a") == b"1"
+
+
+def test_coroutines_are_those_that_fsspec_asks_for(node, client, place):
+    data = bytes(range(256)) * 12_000
+
+    async def story():
+        fs = fsspec.filesystem("holdfast", servers=node.server, asynchronous=True, skip_instance_cache=True)
+        await asyncio.gather(*(fs._pipe_file(f"{place}/d/{name}", data) for name in "abc"))
+        assert await fs._ls(f"{place}/d", detail=False) == [f"{place}/d/{name}" for name in "abc"]
+        for start, end in [(None, None), (3, None), (None, 7), (-5, None), (-9, -3), (100, 9_000_000), (5, 5), (9, 3)]:
+            assert await fs._cat_file(f"{place}/d/a", start, end) == data[start:end], (start, end)
+        got = await fs._cat_ranges([f"{place}/d/a", f"{place}/d/b", f"{place}/no"], [0, -4, 0], [3, None, 1])
+        assert got[:2] == [data[:3], data[-4:]] and isinstance(got[2], FileNotFoundError)
+        async with await fs.open_async(f"{place}/d/x", "xb") as file:
+            for _ in range(3):
+                await file.write(data)
+            assert not await fs._exists(f"{place}/d/x"), "it appears whole"
+            assert len(await fs._ls(f"{place}/d")) == 3
+        assert len(await fs._ls(f"{place}/d")) == 4, "what was listed before it appeared is forgotten"
+        with pytest.raises(FileExistsError):
+            await fs.open_async(f"{place}/d/x", "xb")
+        with pytest.raises(RuntimeError):
+            async with await fs.open_async(f"{place}/d/y", "wb") as file:
+                await file.write(data)
+                raise RuntimeError
+        async with await fs.open_async(f"{place}/d/x") as file:
+            assert [await file.read(5), await file.read()] == [data[:5], (data * 3)[5:]]
+        await fs._mv_file(f"{place}/d/x", f"{place}/d/z")
+        assert sorted(await fs._find(f"{place}")) == [f"{place}/d/{name}" for name in "abcz"]
+        await fs._rm(f"{place}/d", recursive=True)
+        assert not await fs._exists(f"{place}/d")
+        with fs.transaction:
+            with pytest.raises(errors.InvalidError, match="in a transaction: those are of the blocking calls"):
+                await fs._pipe_file(f"{place}/t", b"")
+
+    asyncio.run(story())
+
+
+def test_blocking_calls_and_those_of_several_loops_have_one_listing(fs, client, place):
+    """As a server has them: handlers of its loop, workers in threads, and a loop that ended."""
+    for round in range(3):
+        path = f"{place}/{round}"
+        asyncio.run(fs._pipe_file(path, b"by a loop"))
+        assert fs.cat_file(path) == b"by a loop"
+        fs.pipe_file(path, b"blocking")
+        assert asyncio.run(fs._cat_file(path)) == b"blocking"
+        assert len(fs.ls(place)) == len(asyncio.run(fs._ls(place))) == round + 1
