@@ -293,6 +293,17 @@ class ReadFile(io.BufferedReader):
         self.path = path
         self.size = raw.info.size
         self.details = fs._described(path, raw.info)
+        self._buffer_bytes = buffer_bytes
+
+    def read(self, size=-1):
+        # Python's own would copy what it reads once more; readers of columns ask for megabytes at a time.
+        if size is None or 0 <= size <= self._buffer_bytes or not self.seekable():
+            return super().read(size)
+        at = self.tell()
+        self.raw.seek(at)
+        data = self.raw.read(size)
+        self.seek(at + len(data))
+        return data
 
 
 class WriteFile(io.BufferedWriter):

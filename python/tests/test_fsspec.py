@@ -1,7 +1,9 @@
 """`holdfast://`: fsspec's own suite, and what it does not ask."""
 
 import asyncio
+import io
 import posixpath
+import random
 
 import pytest
 
@@ -193,3 +195,32 @@ def test_blocking_calls_and_those_of_several_loops_have_one_listing(fs, client, 
         fs.pipe_file(path, b"blocking")
         assert asyncio.run(fs._cat_file(path)) == b"blocking"
         assert len(fs.ls(place)) == len(asyncio.run(fs._ls(place))) == round + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_file_is_read_as_one_in_memory_is(fs, place, seed):
+    """Reads on both sides of a buffer's length, from anywhere, between lines and peeks."""
+    draw = random.Random(seed)
+    data = bytes(draw.choices(b"ab\n", k=draw.choice([0, 5, 1000, 50_000])))
+    fs.pipe_file(f"{place}/a", data)
+    buffer = draw.choice([1, 16, 1000, 128 << 10])
+    with fs.open(f"{place}/a", block_size=buffer) as file, io.BytesIO(data) as model:
+        for _ in range(300):
+            what = draw.randrange(7)
+            size = draw.choice([0, 1, buffer - 1, buffer, buffer + 1, 3 * buffer, draw.randrange(1, 60_000)])
+            if what == 0:
+                assert file.read() == model.read()
+            elif what == 1:
+                assert file.readline() == model.readline()
+            elif what == 2:
+                whence = draw.randrange(3)
+                offset = draw.randrange(len(data) + 3) if whence == 0 else 0 if whence == 1 else -draw.randrange(len(data) + 1)
+                assert file.seek(offset, whence) == model.seek(offset, whence)
+            elif what == 3:
+                file.peek(1)
+            elif what == 4:
+                into, told = bytearray(size), bytearray(size)
+                assert (file.readinto(into), into) == (model.readinto(told), told)
+            else:
+                assert file.read(size) == model.read(size)
+            assert file.tell() == model.tell()
