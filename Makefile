@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny simulation unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny schedules unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -31,19 +31,17 @@ run: ## build in a hurry, and start a node that keeps its data in ./data (DATA=D
 	./target/quick/holdfast up --data $(DATA)
 
 # One after another even under `make -j`: the cheap checks first, each with the whole machine. But tests wait a
-# third of their time, which is enough to build the simulation and to run clippy.
+# third of their time, which is enough to run clippy, and to build the simulation and run some of it.
 test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory format
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
 	@cargo test --quiet --workspace --no-run
-	@.ci/beside "simulation lint" $(MAKE) --no-print-directory unit
+	@.ci/beside "lint schedules" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
 	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 2"
-	@$(MAKE) --no-print-directory sim SCHEDULES=30 SEED=1
-	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1 SIM=--usual-limits
 	@$(MAKE) --no-print-directory callgrind
 	@echo "== test: all steps passed"
 
@@ -68,9 +66,10 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@echo "== deny: cargo-deny check, by deny.toml"
 	@.ci/deny $(DENY)
 
+# A thread more than there are processors, as tests wait a third of their time.
 unit: ## run all tests, also behind one that fails
 	@echo "== unit: cargo test --workspace"
-	@cargo test --workspace --no-fail-fast
+	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))} cargo test --workspace --no-fail-fast
 
 python: ## build the Python package, install it, and run its tests against a node
 	@echo "== python: a wheel as developers build it, in an environment of its own"
@@ -117,14 +116,15 @@ fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
 	HOLDFAST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		cargo test --release --package holdfast-sim --test fuzz -- --nocapture --test-threads=2
 
-# As `make sim` builds it.
-simulation:
-	@cargo build --quiet --profile sim --package holdfast-sim
-
 sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 	@echo "== sim: $(SCHEDULES) schedules from seed $(SEED), a thread a core"
 	@cargo run --quiet --profile sim --package holdfast-sim -- \
 		--schedules $(SCHEDULES) --seed $(SEED) $(SIM)
+
+# Those of the ordinary run.
+schedules:
+	@$(MAKE) --no-print-directory sim SCHEDULES=30 SEED=1
+	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1 SIM=--usual-limits
 
 tables: ## run histories of tables over regions under faults (HISTORIES=N SEED=FIRST)
 	@echo "== tables: $(HISTORIES) histories from seed $(SEED)"
