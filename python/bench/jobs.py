@@ -65,7 +65,7 @@ def run_skew(place, options):
         for name, hot in (("uniform", 0.0), ("half of the values have one key", 0.5)):
             write_lines(place / "in", options.lines, hot)
             for again in range(options.runs):
-                job = {"map": pair, "reduce": count, "ray": "auto", "memory": options.memory << 20, "split_bytes": 8 << 20}
+                job = {"map": pair, "reduce": count, "ray": "auto", "memory": options.memory << 20, "split_bytes": options.split << 20}
                 stats = holdfast.mapreduce([place / "in"], place / "out", temp=[str(place / "temp")], **job)
                 told = {
                     "case": name,
@@ -86,7 +86,10 @@ def run_skew(place, options):
 
 
 def run_killed(place, options):
-    write_lines(place / "in", options.lines, 0.0)
+    if options.input:
+        (place / "in").symlink_to(pathlib.Path(options.input).resolve())
+    else:
+        write_lines(place / "in", options.lines, 0.0)
     walls = {}
     for phase in (None, "map", "finish"):
         for again in range(options.runs):
@@ -125,7 +128,7 @@ def sort(place, options, cluster, phase):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(slot.pid, signal.SIGKILL)
 
-    job = {"ray": "auto", "memory": options.memory << 20, "split_bytes": 8 << 20, "observe": observe}
+    job = {"ray": "auto", "memory": options.memory << 20, "split_bytes": options.split << 20, "observe": observe}
     return holdfast.sort([place / "in"], place / "out", temp=[str(place / "temp")], **job)
 
 
@@ -133,6 +136,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=["skew", "killed"])
     parser.add_argument("--lines", type=int, default=2_000_000, help="of about 92 bytes")
+    parser.add_argument("--input", metavar="FILE", help="lines to sort instead, as `holdfast sort gen --ascii` makes them")
+    parser.add_argument("--split", type=int, default=8, metavar="MIB", help="of the input, a task")
     parser.add_argument("--memory", type=int, default=64, metavar="MIB", help="of a node")
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--dir", default=None, help="for inputs, outputs and what is under way")
