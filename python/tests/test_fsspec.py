@@ -130,3 +130,57 @@ def test_a_pickled_one_is_the_same(fs, place):
 
     fs.pipe(f"{place}/a", b"1")
     assert pickle.loads(pickle.dumps(fs)).cat(f"{place}/a") == b"1"
+
+
+def test_what_is_known_below_a_directory_goes_with_it(fs, client, place):
+    """Listings of the directories below one that was removed or renamed stayed, so that their files still seemed to
+    be there."""
+    for change in (
+        lambda: fs.rm(f"{place}/d", recursive=True),
+        lambda: fs.mv(f"{place}/d", f"{place}/z", recursive=True),
+    ):
+        fs.pipe({f"{place}/d/e/f/a": b"1", f"{place}/dd/e/c": b"3"})
+        assert len(fs.find(place)) >= 2, "all is listed"
+        change()
+        assert not fs.exists(f"{place}/d/e/f/a")
+        assert fs.exists(f"{place}/dd/e/c"), "its name only begins alike"
+        found = fs.find(place)
+        fs.invalidate_cache()
+        assert found == fs.find(place)
+
+
+def test_what_lies_below_another_one_is_removed_with_it(fs, place):
+    """The directory went first, and what was below it was an error then."""
+    fs.pipe({f"{place}/d/e/a": b"1", f"{place}/d/b": b"2"})
+    fs.rm([f"{place}/d", f"{place}/d/e", f"{place}/d/b"], recursive=True)
+    assert fs.find(place) == []
+    fs.pipe({f"{place}/d/e/a": b"1", f"{place}/d/b": b"2"})
+    fs.rm(f"{place}/d/**", recursive=True)
+    assert fs.find(place) == []
+
+
+def test_a_name_that_moves_to_itself_stays(fs, place):
+    fs.pipe({f"{place}/a": b"1", f"{place}/d/b": b"2"})
+    fs.mv(f"{place}/a", f"{place}/a")
+    fs.mv(f"{place}/d", f"{place}/d", recursive=True)
+    assert fs.cat(fs.find(place)) == {f"{place}/a": b"1", f"{place}/d/b": b"2"}
+
+
+def test_what_moves_makes_the_directories_above_it(fs, place):
+    """As what is written and copied does."""
+    fs.pipe(f"{place}/a", b"1")
+    fs.mv(f"{place}/a", f"{place}/new/deep/b")
+    assert fs.cat(f"{place}/new/deep/b") == b"1"
+    for missing in (f"{place}/no", f"{place}/new/no"):
+        with pytest.raises(FileNotFoundError):
+            fs.mv(missing, f"{place}/other/b")
+    assert not fs.exists(f"{place}/other")
+
+
+def test_the_size_of_a_multifile_is_no_number_of_bytes(fs, client, place):
+    """It was the number of its files."""
+    client.make_dir(f"{place}/m", kind="multifile")
+    for name in "ab":
+        client.put(f"{place}/m/{name}", name.encode() * 100)
+    with fs.open(f"{place}/m") as file:
+        assert file.size is None and file.read() == b"a" * 100 + b"b" * 100
