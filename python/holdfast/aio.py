@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import AsyncIterator, Iterable, Iterator, Optional
 
 from . import _holdfast
-from .client import Client, Log
+from .client import Client, Log, named
 from .client import connect as _connect
 from .errors import ExistsError, InvalidError, NotFoundError
 from .items import BATCH_ITEMS, Item, Items, Ride, batch_of, schema
@@ -227,7 +227,7 @@ class AsyncTable:
         self._path = path.rstrip("/")
 
     def _of(self, key: str) -> str:
-        return f"{self._path}/{key}"
+        return f"{self._path}/{named(key)}"
 
     async def __getitem__(self, key: str) -> bytes:
         try:
@@ -259,7 +259,7 @@ class AsyncTable:
 
     async def exists(self, key: str) -> bool:
         """Whether there is such a key."""
-        return isinstance(key, str) and await self._client.exists(self._of(key))
+        return isinstance(key, str) and key != "" and "/" not in key and await self._client.exists(self._of(key))
 
     async def count(self) -> int:
         """How many keys there are."""

@@ -214,6 +214,15 @@ class Client:
         return Log(self._client.log)
 
 
+def named(key: str) -> str:
+    """A key of a table; in a path, one that is empty or ends with a slash would be the table itself, or another key."""
+    if not isinstance(key, str):
+        raise TypeError(f"use a table's key {key!r:.100}: it is {type(key).__name__}: a key is text")
+    if key == "" or "/" in key:
+        raise InvalidError(f"use a table's key {key!r:.100}: it is a name in a directory: not empty, and without `/`")
+    return key
+
+
 class Table(MutableMapping):
     """Key-values, as a mapping from text to bytes: the last put of a key wins. A key is a name in a
     directory: no "/", and up to 255 bytes."""
@@ -228,7 +237,7 @@ class Table(MutableMapping):
                 raise
 
     def _of(self, key: str) -> str:
-        return f"{self._path}/{key}"
+        return f"{self._path}/{named(key)}"
 
     def put(self, key: str, value) -> None:
         """As `table[key] = value`."""
@@ -262,7 +271,7 @@ class Table(MutableMapping):
             raise KeyError(key) from None
 
     def __contains__(self, key) -> bool:
-        return isinstance(key, str) and self._client.exists(self._of(key))
+        return isinstance(key, str) and key != "" and "/" not in key and self._client.exists(self._of(key))
 
     def __iter__(self) -> Iterator[str]:
         return (entry.name for entry in self._client.list(self._path))

@@ -8,8 +8,10 @@ when a job begins, so that the package does not need it otherwise.
 import collections
 import contextlib
 import dataclasses
+import errno
 import importlib
 import os
+import pickle
 import secrets
 import socket
 import tempfile
@@ -17,9 +19,8 @@ import time
 import types
 from dataclasses import dataclass, field
 
-from . import _holdfast
+from . import _holdfast, sources
 from .errors import CorruptError, HoldfastError, InvalidError, NotFoundError, RetryError, UnsupportedError
-from .sources import check_stamp
 from .timeline import Task, Timeline
 
 #: Ray's versions that this was tried with: from, and below.
@@ -32,6 +33,8 @@ MEMORY_BYTES = 1 << 30
 ANSWER_S = 30
 #: A node that takes no connection for so long is not where a receiver is started again.
 CONNECT_S = 1.0
+#: Before work is done again of which somebody was away; twice as long each time.
+AGAIN_S = 0.1
 #: Records of the sample a partition.
 SAMPLES_A_PARTITION = 300
 #: Between two looks at how far a job is, and two samples of each receiver.
@@ -151,6 +154,29 @@ def cluster(address, bar):
             ray.shutdown()
 
 
+def sendable(ray, *works):
+    """What tasks do, sent to Ray once for all of them."""
+    sent = []
+    for work in works:
+        try:
+            sent.append(ray.put(work))
+        except (TypeError, ValueError, AttributeError, ImportError, RecursionError, pickle.PicklingError) as e:
+            # Ray tells at length what it looked at, with the reason behind.
+            why = e.__cause__ or type(e).__name__
+            raise InvalidError(
+                f"run a job: send its functions to the nodes: {why}: what they use must be sent with them: open files, "
+                "locks and clients are made where they are used, within the function"
+            ) from e
+    return sent
+
+
+def check_bytes(**given):
+    """Refuses sizes that are none, before anything begins."""
+    for name, size in given.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InvalidError(f"run a job with {name}={size!r:.60}: give bytes, a whole number from 1 on")
+
+
 class Callable(types.ModuleType):
     """A module that can be called: as its function `run`."""
 
@@ -165,17 +191,30 @@ class Callable(types.ModuleType):
 class Receiver:
     """An actor: receives some partitions on one disk of one node, and finishes them."""
 
-    def __init__(self, directory, token, partitions, connections_max, kept_bytes):
-        import ray
-
+    def __init__(self):
         #: Processor seconds of this process before it received anything, and those that finishing took.
         self._start_s, self._finish_s = time.process_time(), 0.0
-        os.makedirs(directory, exist_ok=True)
+        self._directory = self._receiver = None
+
+    def begin(self, directory, token, partitions, connections_max, kept_bytes):
+        """Listens. No part of the constructor, of which Ray would tell an error as a page of text."""
+        import ray
+
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as e:
+            if e.errno == errno.ENOSPC:
+                raise sources.unwritten(directory, e) from e
+            raise InvalidError(
+                f"receive records in `{directory}` on node {os.uname().nodename}: {e.strerror}: give directories as "
+                "`temp` that every node can make and write to"
+            ) from e
         self._directory = directory
         address = ray.util.get_node_ip_address()
         options = {"address": address, "token": token, "partitions": partitions}
         options = {**options, "connections_max": connections_max, "kept_bytes": kept_bytes}
         self._receiver = _holdfast.Receiver(directory, **options)
+        return self.where()
 
     def where(self):
         """Where senders connect, and this process, for whoever wants to end it."""
@@ -220,10 +259,10 @@ def map_split(work, split, targets, access):
     global _started
     began_s, began = time.monotonic(), time.process_time()
     start, _started = (0.0 if _started else began), True
-    check_stamp(split, access)
+    sources.check_stamp(split, access)
     attempt = secrets.randbits(64)
     done = work(split, targets, attempt)
-    check_stamp(split, access)
+    sources.check_stamp(split, access)
     cpu = {"start": start, "map": time.process_time() - began}
     return done, ray.get_runtime_context().get_node_id(), time.monotonic() - began_s, cpu
 
@@ -293,7 +332,12 @@ class Exchange:
         `bar` of how far it is. `length_of` a finish's result are the bytes that it wrote, or None. `kept` is a receiver's memory for what
         arrives, in bytes."""
         self.ray, self.nodes, self.splits = ray, nodes, splits
-        self.mapping, self.finishing, self.token, self.access = mapping, finishing, token, access
+        self.mapping, self.finishing, self.token, self.access = *sendable(ray, mapping, finishing), token, access
+        #: One for the whole job: Ray sends each that is made to all workers.
+        self.task = ray.remote(map_split)
+        self.input_bytes = sum(split.end - split.start for split in splits)
+        #: Splits that nobody maps and that a receiver may lack, by their numbers.
+        self.todo = {}
         self.observe = observe or (lambda *_: None)
         self.kept = kept
         self.cpus = sum(cpus for _, cpus in nodes)
@@ -321,21 +365,22 @@ class Exchange:
 
     def start(self, slots):
         """Starts receivers, which have nothing yet."""
-        actor = self.ray.remote(Receiver)
+        actor, begun = self.ray.remote(Receiver), []
         for slot in slots:
             options = {"num_cpus": 0, "max_concurrency": 4, "max_restarts": 0}
             strategy = on_node(self.ray, slot.node)
             partitions = [p for p in slot.partitions if p not in self.done]
             # A mapper has a connection; those of attempts that were lost may still be noticed.
             connections = 4 * self.cpus + 8
-            slot.actor = actor.options(scheduling_strategy=strategy, **options).remote(
-                slot.directory, self.token, partitions, connections, self.kept
-            )
+            slot.actor = actor.options(scheduling_strategy=strategy, **options).remote()
+            begun.append(slot.actor.begin.remote(slot.directory, self.token, partitions, connections, self.kept))
             slot.have = set()
             slot.generation += 1
-        for slot in slots:
+        flying = self.mapped_now()
+        self.todo = {split.number: split for split in self.splits if split.number not in flying}
+        for slot, ref in zip(slots, begun):
             try:
-                slot.address, slot.pid = self.ray.get(slot.actor.where.remote(), timeout=2 * ANSWER_S)
+                slot.address, slot.pid = self.ray.get(ref, timeout=2 * ANSWER_S)
             except self.ray.exceptions.RayError as e:
                 cause = getattr(e, "cause", None)
                 if isinstance(cause, HoldfastError):
@@ -386,9 +431,24 @@ class Exchange:
 
     def lose(self, split, why):
         """An attempt at a split is lost, or its part for one receiver: it is mapped again."""
+        self.todo[split.number] = split
         self.stats.lost_attempts += 1
         self.stats.timeline.lost.append((self.now(), f"split {split.number}: {why}"))
         self.count(("split", split.number), why)
+
+    def again(self, what, why):
+        """Somebody whom a task needs is away, as a node of Holdfast that restarts: its work is done again, each time
+        after a longer while."""
+        if what[0] == "map":
+            name = ("split", what[1].number)
+            self.lose(what[1], why)
+        else:
+            # What its receiver has got is still there.
+            name = ("partition", what[2])
+            self.stats.lost_attempts += 1
+            self.stats.timeline.lost.append((self.now(), f"partition {what[2]}: {why}"))
+            self.count(name, why)
+        time.sleep(AGAIN_S * 2 ** self.failures[name])
 
     def is_there(self, slot):
         from ray.exceptions import GetTimeoutError, RayActorError
@@ -424,17 +484,25 @@ class Exchange:
             self.stats.phases["finish"] = time.monotonic() - began - mapped
             self.settle()
         finally:
-            for slot in self.slots:
-                if slot.actor is not None:
-                    self.ray.kill(slot.actor)
+            self.end()
         self.stats.seconds = self.stats.timeline.end = time.monotonic() - began
         self.spent({"driver": time.process_time() - began_cpu})
         self.stats.cpu_seconds = sum(s for what, s in self.stats.cpu.items() if what != "start")
         return [self.done[p] for p in range(self.stats.partitions)]
 
+    def end(self):
+        """Ends what still runs: nobody waits for it, and a cluster has others."""
+        for slot in self.slots:
+            if slot.actor is not None:
+                self.ray.kill(slot.actor)
+        for ref, what in self.pending.items():
+            if what[0] == "map":
+                with contextlib.suppress(self.ray.exceptions.RayError):
+                    self.ray.cancel(ref, force=True)
+
     def ask_pace(self):
         """What the disks can do, all at once, where somebody sees what is made of it."""
-        if not self.bar.is_seen or sum(split.end - split.start for split in self.splits) < PACE_FROM_BYTES:
+        if not self.bar.is_seen or self.input_bytes < PACE_FROM_BYTES:
             return
         self.bar.tell("ask the disks")
         asked = [slot.actor.pace.remote(PACE_BYTES) for slot in self.slots]
@@ -473,33 +541,34 @@ class Exchange:
             moved = self.mapped_bytes + sum(self.spooled.values()) + sum(self.sums[p][1] for p in self.done)
             note = f", {moved / max(self.now(), 0.1) / self.pace:.0%} of the disks' pace{note}"
         if "map" not in self.stats.phases:
-            return "1 of 2: map", self.mapped_bytes, sum(split.end - split.start for split in self.splits), note
+            return "1 of 2: map", self.mapped_bytes, self.input_bytes, note
         done = sum(self.sums[p][1] for p in self.done)
         return "2 of 2: finish", done, sum(length for _, length, _ in self.sums.values()), note
 
+    def mapped_now(self):
+        """Numbers of the splits that somebody maps."""
+        return {what[1].number for what in self.pending.values() if what[0] == "map"}
+
     def submit_maps(self):
         """Starts attempts at splits that a receiver lacks; true if there are any to start or wait for."""
-        flying = {what.number for kind, what, *_ in self.pending.values() if kind == "map"}
-        task = self.ray.remote(map_split)
-        missing = False
-        for split in self.splits:
-            if split.number in flying:
-                missing = True
-                continue
-            slots = [slot for slot in self.slots if self.wanted(slot) and split.number not in slot.have]
-            if not slots:
-                continue
-            missing = True
-            node = self.node_to_map()
-            if node is None:
-                break
-            targets = [(slot.address, [p for p in slot.partitions if p not in self.done]) for slot in slots]
-            options = task.options(num_cpus=1, max_retries=0, scheduling_strategy=on_node(self.ray, node))
-            ref = options.remote(self.mapping, split, targets, self.access)
-            self.pending[ref] = ("map", split, [(slot, slot.generation) for slot in slots], node)
-            flying.add(split.number)
-            self.observe("map", split, self)
-        return missing
+        wanted = [slot for slot in self.slots if self.wanted(slot)]
+        while self.todo:
+            split = next(iter(self.todo.values()))
+            slots = [slot for slot in wanted if split.number not in slot.have]
+            if slots:
+                node = self.node_to_map()
+                if node is None:
+                    return True
+                self.submit_map(split, slots, node)
+            del self.todo[split.number]
+        return bool(self.mapped_now())
+
+    def submit_map(self, split, slots, node):
+        targets = [(slot.address, [p for p in slot.partitions if p not in self.done]) for slot in slots]
+        options = self.task.options(num_cpus=1, max_retries=0, scheduling_strategy=on_node(self.ray, node))
+        ref = options.remote(self.mapping, split, targets, self.access)
+        self.pending[ref] = ("map", split, [(slot, slot.generation) for slot in slots], node)
+        self.observe("map", split, self)
 
     def collect_sums(self):
         """The sums of all partitions, once all is mapped."""
@@ -537,11 +606,17 @@ class Exchange:
         from ray.exceptions import RayActorError, RayTaskError
 
         kind = what[0]
+        if kind == "map":
+            # Until it shows that all have it.
+            self.todo[what[1].number] = what[1]
         try:
             result = self.ray.get(ref)
         except RayTaskError as e:
+            cause = self.fault(e.cause)
+            if isinstance(cause, RetryError) and not isinstance(cause, sources.ChangedError):
+                return self.again(what, cause)
             # The job's own fault: trying again would end the same.
-            raise e.cause from None
+            raise cause from None
         except RayActorError as e:
             _, slot, _, generation, _ = what
             if slot.generation == generation:
@@ -578,6 +653,16 @@ class Exchange:
             self.lose(split, error)
             if not self.is_there(slot):
                 self.replace(slot, error)
+
+    def fault(self, cause):
+        """The error that a task ended with; where Ray could not load what it was to do, in a sentence."""
+        if not isinstance(cause, self.ray.exceptions.RaySystemError):
+            return cause
+        why = str(cause).partition("\n")[0].removeprefix("System error: ")
+        return InvalidError(
+            f"run a job: load its functions on a node: {why}: what they use of modules must be installed on every node, or "
+            "sent: ray.init(runtime_env={'py_modules': [...]})"
+        )
 
     def settle(self):
         """What came in is what went out, or nothing is given out."""

@@ -77,7 +77,11 @@ class RawReader(io.RawIOBase):
         return self.read(-1)
 
     def readinto(self, buffer) -> int:
-        target = memoryview(buffer).cast("B")
+        target = memoryview(buffer)
+        if target.nbytes == 0:
+            # Of several dimensions it cannot be seen as bytes.
+            return 0
+        target = target.cast("B")
         data = self.read(len(target))
         target[: len(data)] = data
         return len(data)

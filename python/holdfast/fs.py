@@ -19,7 +19,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.utils import tokenize
 
 from .client import BUFFER_BYTES, connect
-from .errors import ExistsError
+from .errors import ExistsError, NotFoundError
 from .files import RawReader, RawWriter, refuse_taken
 from .fs_aio import WRITE_OPTIONS, Awaited, checked_ranges
 
@@ -150,6 +150,14 @@ class HoldfastFileSystem(Awaited, AsyncFileSystem):
                 return
             path = self._parent(path)
 
+    def _invalidate_below(self, path):
+        """Forgets also what is known of the directories below one that went, or became another."""
+        below = path.rstrip("/") + "/"
+        for kept in list(self.dircache):
+            if kept.startswith(below):
+                self.dircache.pop(kept, None)
+        self.invalidate_cache(path)
+
     def ukey(self, path):
         info = self.client.stat(self._strip_protocol(path), follow=True)
         return tokenize(info.id, info.size, info.mtime_ns)
@@ -192,22 +200,32 @@ class HoldfastFileSystem(Awaited, AsyncFileSystem):
         if maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
-        for one in self.expand_path(path, recursive=False):
+        # What lies below another one comes first, or it would be gone with that.
+        for one in reversed(self.expand_path(path, recursive=False)):
             self.client.delete(one, recursive=recursive)
-            self.invalidate_cache(one)
+            self._invalidate_below(one)
 
     def mv_file(self, path1, path2, **_):
         old, new = self._strip_protocol(path1), self._strip_protocol(path2)
-        self.client.rename(old, new, replace=True)
-        self.invalidate_cache(old)
-        self.invalidate_cache(new)
+        if old == new:
+            return
+        try:
+            self.client.rename(old, new, replace=True)
+        except NotFoundError:
+            parent = self._parent(new)
+            if not self.auto_mkdir or self.client.exists(parent) or not self.client.exists(old):
+                raise
+            self.makedirs(parent, exist_ok=True)
+            self.client.rename(old, new, replace=True)
+        self._invalidate_below(old)
+        self._invalidate_below(new)
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **options):
         # One that names a place for one file, or a directory as a whole, is one step.
         if isinstance(path1, str) and isinstance(path2, str) and not any(c in path1 for c in "*?["):
             old, new = self._strip_protocol(path1), self._strip_protocol(path2)
             into = path2.endswith("/") or self.isdir(new)
-            if not into and (recursive or not self.isdir(old)):
+            if old == new or (not into and (recursive or not self.isdir(old))):
                 self.mv_file(old, new)
                 return
         super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
@@ -291,7 +309,8 @@ class ReadFile(io.BufferedReader):
         super().__init__(raw, max(buffer_bytes, 1))
         self.fs = fs
         self.path = path
-        self.size = raw.info.size
+        #: In bytes; None of a multifile, which is only read from its front.
+        self.size = raw.info.size if raw.seekable() else None
         self.details = fs._described(path, raw.info)
         self._buffer_bytes = buffer_bytes
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 
 from . import aio
-from .errors import ExistsError, InvalidError
+from .errors import ExistsError, InvalidError, NotFoundError
 
 #: Options of a file that is written which are passed on.
 WRITE_OPTIONS = ("mode", "mtime_ns", "storage_class", "metadata")
@@ -105,15 +105,25 @@ class Awaited:
         if maxdepth is not None:
             await super()._rm(path, recursive=recursive, maxdepth=maxdepth, batch_size=batch_size, **options)
             return
-        for one in await self._expand_path(path, recursive=False):
+        # What lies below another one comes first, or it would be gone with that.
+        for one in reversed(await self._expand_path(path, recursive=False)):
             await (await self._client()).delete(one, recursive=recursive)
-            self.invalidate_cache(one)
+            self._invalidate_below(one)
 
     async def _mv_file(self, path1, path2, **_):
-        old, new = self._strip_protocol(path1), self._strip_protocol(path2)
-        await (await self._client()).rename(old, new, replace=True)
-        self.invalidate_cache(old)
-        self.invalidate_cache(new)
+        old, new, client = self._strip_protocol(path1), self._strip_protocol(path2), await self._client()
+        if old == new:
+            return
+        try:
+            await client.rename(old, new, replace=True)
+        except NotFoundError:
+            parent = self._parent(new)
+            if not self.auto_mkdir or await client.exists(parent) or not await client.exists(old):
+                raise
+            await self._makedirs(parent, exist_ok=True)
+            await client.rename(old, new, replace=True)
+        self._invalidate_below(old)
+        self._invalidate_below(new)
 
     async def _cp_file(self, path1, path2, **_):
         old, new = self._strip_protocol(path1), self._strip_protocol(path2)

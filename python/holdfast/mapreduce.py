@@ -38,13 +38,14 @@ a ``pyarrow.RecordBatch`` where they are dicts, else an array:
                        key="user", values="arrow", reduce=summed, output_format="parquet", ray="local")
 """
 
+import dataclasses
 import itertools
 import marshal
 import os
 import sys
 import time
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import _holdfast, exchange, parts, places, sources, tables
@@ -97,33 +98,60 @@ def key_of(raw):
     return rest if kind == b"b" else int.from_bytes(rest, "big") - (1 << 63)
 
 
-def records(pieces, framing):
-    """Cuts bytes into records, without delimiters and lengths."""
-    rest = b""
+def records(pieces, framing, split, whole=True):
+    """Cuts the bytes of a split into records, without delimiters and lengths. The last one is there `whole`, or left
+    out."""
+    held, length, wanted, taken = [], 0, 0, 0
+    delimiter = None if framing.record or framing.prefixed else bytes([framing.delimiter])
     for piece in pieces:
-        data, at = rest + piece, 0
+        held.append(piece)
+        length += len(piece)
+        # A long record is put together once, and not again with each piece.
+        if length < wanted or (delimiter and delimiter not in piece):
+            continue
+        data, at, wanted = b"".join(held), 0, 0
         if framing.record:
-            whole = len(data) // framing.record * framing.record
-            for at in range(0, whole, framing.record):
+            for at in range(0, length - framing.record + 1, framing.record):
                 yield data[at : at + framing.record]
-            rest = data[whole:]
+            at = length - length % framing.record
         elif framing.prefixed:
-            while len(data) >= at + 4 and len(data) >= (end := at + 4 + int.from_bytes(data[at : at + 4], "big")):
+            while length >= at + 4:
+                end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+                if taken + end > split.end - split.start:
+                    cut(split, taken + at, f"a record of {end - at - 4} bytes goes on behind its end")
+                if length < end:
+                    wanted = end - at
+                    break
                 yield data[at + 4 : end]
                 at = end
-            rest = data[at:]
         else:
-            *whole, rest = data.split(bytes([framing.delimiter]))
-            yield from whole
-    if rest:
-        if framing.record or framing.prefixed:
-            raise InvalidError(f"its last record is cut: {len(rest)} bytes are there of more")
-        yield rest
+            *lines, rest = data.split(delimiter)
+            yield from lines
+            at = length - len(rest)
+        held, length, taken = [data[at:]], length - at, taken + at
+    if length:
+        if delimiter is None:
+            if not whole:
+                return
+            cut(split, taken, f"{length} bytes at its end are no whole record")
+        yield b"".join(held)
+
+
+def cut(split, at, what):
+    raise InvalidError(f"read `{split.path}`: from byte {split.start + at}: {what}: give the right format, or mend the file")
 
 
 def answered(answer, key, kernels=False):
     """The pairs in what `map` answered for one record or batch; with `kernels`, also :class:`tables.Columns`."""
-    for pair in (answer,) if tables.is_batch(answer) else answer or ():
+    if answer is None or answer is False:
+        return
+    if tables.is_batch(answer):
+        answer = (answer,)
+    elif isinstance(answer, (str, bytes, dict)) or hasattr(answer, "columns") or not hasattr(answer, "__iter__"):
+        raise TypeError(
+            f"it answered {parts.type_name(answer)}: answer a list or generator of pairs of key and value, or of batches of Arrow"
+        )
+    for pair in answer:
         if type(pair) is tuple and len(pair) == 2:
             yield pair
         elif tables.is_batch(pair):
@@ -158,11 +186,12 @@ class Records:
     def items(self, split, access):
         """The records of a split."""
         with sources.open_split(split, access) as file:
-            yield from records(sources.chunks(file, split, self.framing), self.framing)
+            yield from records(sources.chunks(file, split, self.framing), self.framing, split)
 
     def front(self, split, access):
         """Those of its front, for the sample."""
-        return records([sources.front(split, self.framing, access)], self.framing)
+        # With lengths in front it may end within a record.
+        return records([sources.front(split, self.framing, access)], self.framing, split, whole=not self.framing.prefixed)
 
 
 #: Types of values that hold no others.
@@ -182,17 +211,28 @@ def foreign(value):
     return next((found for found in map(foreign, value) if found is not None), None)
 
 
-def value_bytes(value):
+def value_bytes(value, key=None):
+    """A value as it is sent; `key` is its key's bytes, for sentences."""
+    of = "" if key is None else f" for key {key_of(key)!r:.60}"
     try:
         found = foreign(value)
     except RecursionError:
-        raise JobError(f"send a value of {parts.type_name(value)}: it holds others too deep, or itself") from None
+        raise JobError(f"send a value of {parts.type_name(value)}{of}: it holds others too deep, or itself") from None
     if found is not None:
         hint = " (of numpy's, `.item()`)" if type(found).__module__.startswith("numpy") else ""
         raise JobError(
-            f"send a value of {parts.type_name(found)}: answer numbers, text, bytes, tuples, lists or dicts of those{hint}"
+            f"send a value of {parts.type_name(found)}{of}: answer numbers, text, bytes, tuples, lists or dicts of those{hint}"
         )
     return marshal.dumps(value)
+
+
+def sent(pairs):
+    """Pairs as they are sent."""
+    try:
+        return [(key, value_bytes(value)) for key, value in pairs]
+    except JobError:
+        # The one that cannot be sent, by its key.
+        return [(key, value_bytes(value, key)) for key, value in pairs]
 
 
 def place(split):
@@ -209,7 +249,8 @@ class Mapping:
     key: str
     reading: Any
     boundaries: tuple
-    token: str
+    # Others may print what Ray was sent.
+    token: str = field(repr=False)
     memory: int
     access: places.Access = places.Access()
 
@@ -225,7 +266,7 @@ class Mapping:
             if type(some) is tables.Columns:
                 to.push_columns(some)
             else:
-                to.push_pairs([(key, value_bytes(value)) for key, value in some])
+                to.push_pairs(sent(some))
         if folds:
             to.finish()
         return mapper.finish()
@@ -296,7 +337,7 @@ class Finishing:
                         try:
                             written.write(key, answer)
                         except OSError as e:
-                            raise parts.unwritten(path, e) from e
+                            raise sources.unwritten(path, e) from e
                 except HoldfastError:
                     raise
                 except _RAISED as e:
@@ -375,7 +416,8 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
     """
     began = time.monotonic()
     check_folds(combine, reduce, values, output_format)
-    inputs, output = sources.paths_of(inputs), os.fspath(output)
+    exchange.check_bytes(memory=memory, split_bytes=split_bytes)
+    inputs, output, temp = sources.paths_of(inputs), os.fspath(output), sources.paths_of(temp or [])
     writing, taking = parts.written_as(output_format, output_schema), tables.taken_as(values)
     access = places.access_of(secret, s3)
     goal = Target(output, True, doing="reduce", suffix=writing.suffix, resume=resume, access=access)
@@ -397,6 +439,8 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
             taken = sample(map, key, splits, reading, wanted * exchange.SAMPLES_A_PARTITION, access)
             # A key that fills a partition alone has it by two boundaries, and not as records that are equal.
             return [(body, False) for body, _ in _PAIRS.rules().boundaries(taken, wanted)[0]]
+
+        access = dataclasses.replace(access, patience_s=places.PATIENCE_S)
 
         with goal as target:
             what = f"reduce {reading}, key {key}" + (f", to {writing}" if output_format else "")

@@ -7,13 +7,12 @@ columns, as no reader could tell them.
 """
 
 import contextlib
-import errno
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from . import places, sources, tables
-from .errors import FullError, HoldfastError, InvalidError
+from .errors import HoldfastError, InvalidError
 
 #: Rows that are turned into Arrow at once: a row group of Parquet has them.
 ROWS = 64 << 10
@@ -47,16 +46,6 @@ def line_of(key, value):
     return b"\t".join(map(field_of, (key, *fields))) + b"\n"
 
 
-def unwritten(path, e):
-    """The error for a part that the system, or Holdfast, did not take."""
-    if isinstance(e, HoldfastError):
-        return e
-    where = f"write `{path}` on node {os.uname().nodename}: {e.strerror or e}"
-    if e.errno == errno.ENOSPC:
-        return FullError(f"{where}: make room, and make the same call, with `resume=True` if this one had it")
-    return HoldfastError(where)
-
-
 class Part:
     """The file of a part, which is begun by its first bytes, or by `begin`."""
 
@@ -76,7 +65,7 @@ class Part:
         except FileNotFoundError as e:
             raise sources.unseen(self.path) from e
         except OSError as e:
-            raise unwritten(self.path, e) from e
+            raise sources.unwritten(self.path, e) from e
         self.written = 0
 
     def close(self):
@@ -87,12 +76,14 @@ class Part:
                 os.fsync(self.file.fileno())
             self.file.close()
         except OSError as e:
-            raise unwritten(self.path, e) from e
+            raise sources.unwritten(self.path, e) from e
 
     def give_up(self):
         """Its bytes are no part; a file that is left is written anew, or goes with the output."""
         if self.file is not None:
-            self.file.abandon() if self.remote else self.file.close()
+            # Where there is no room, there is none for what is buffered either.
+            with contextlib.suppress(OSError, HoldfastError):
+                self.file.abandon() if self.remote else self.file.close()
 
 
 class LinesPart(Part):
@@ -163,7 +154,7 @@ class RowsPart(Part):
                             f"part's columns are {tables.listed(names)}")
         try:
             table = pyarrow.Table.from_pylist(self.rows, schema=self.schema)
-        except (pyarrow.ArrowException, OverflowError) as e:
+        except (pyarrow.ArrowException, OverflowError, TypeError, ValueError) as e:
             self.refuse(e)
         self.rows = []
         self.write_table(table)
@@ -179,6 +170,8 @@ class RowsPart(Part):
             self.writer.write_table(table.select(self.schema.names).cast(self.schema))
         except (pyarrow.ArrowException, NotImplementedError) as e:
             self.refuse(e)
+        except OSError as e:
+            raise sources.unwritten(self.path, e) from e
 
     def start(self, schema):
         pyarrow = tables.arrow()
@@ -191,6 +184,8 @@ class RowsPart(Part):
                 self.writer = pyarrow.csv.CSVWriter(self.file, schema)
         except (pyarrow.ArrowException, NotImplementedError) as e:
             self.refuse(e)
+        except OSError as e:
+            raise sources.unwritten(self.path, e) from e
 
     def refuse(self, why):
         keys = f"key {self.first_key!r:.60}"
@@ -209,6 +204,9 @@ class RowsPart(Part):
                     self.writer.close()
                     self.close()
                 return
+        except OSError as e:
+            self.drop()
+            raise sources.unwritten(self.path, e) from e
         except BaseException:
             self.drop()
             raise

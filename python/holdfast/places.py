@@ -10,11 +10,16 @@ or not there, but no prefix has a name of its own: so an output in S3 is whole o
 
 import contextlib
 import functools
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from .errors import DeniedError, InvalidError, NotFoundError, RetryError, UnsupportedError
 
 HOLDFAST, S3 = "holdfast://", "s3://"
+#: For so long a job that has begun waits for a node that is away, in a worker that has no connection yet, and
+#: between two looks: as the client does that has one.
+PATIENCE_S = 20.0
+PAUSE_S = 0.2
 #: Bytes of an object that are asked for at once, and of a part of an upload, of which there are 10,000 at most.
 READ_BYTES = 4 << 20
 UPLOAD_BYTES = 16 << 20
@@ -30,7 +35,10 @@ class Access:
     and value. What is not said of S3 each node finds as Amazon's own tools do."""
 
     secret: str = None
-    s3: tuple = ()
+    #: Seconds for which a node that nobody answers at is asked again: of a job that has begun, as it was there then.
+    patience_s: float = 0.0
+    #: Keys among them, which nothing prints.
+    s3: tuple = field(default=(), repr=False)
 
 
 def access_of(secret, s3):
@@ -38,7 +46,7 @@ def access_of(secret, s3):
     unknown = sorted(set(s3 or ()) - {*_S3_OPTIONS, "region"})
     if unknown:
         raise InvalidError(f"run a job with s3={{{unknown[0]!r}: ...}}: give {', '.join(map(repr, (*_S3_OPTIONS, 'region')))}")
-    return Access(secret, tuple(sorted((s3 or {}).items())))
+    return Access(secret, s3=tuple(sorted((s3 or {}).items())))
 
 
 def is_remote(path):
@@ -51,7 +59,7 @@ def remote(path, access):
     if path.startswith(S3):
         return _objects(access.s3), path[len(S3) :]
     node, _, name = path[len(HOLDFAST) :].partition("/")
-    return _node(node, access.secret), "/" + name
+    return _node(node, access.secret, access.patience_s), "/" + name
 
 
 def files_of(path, access):
@@ -69,9 +77,9 @@ def open_file(path, mode, access):
 
 
 @functools.lru_cache(maxsize=None)
-def _node(node, secret):
+def _node(node, secret, patience_s):
     """This process's way to a node."""
-    return Node(node, secret)
+    return Node(node, secret, patience_s)
 
 
 @functools.lru_cache(maxsize=None)
@@ -85,10 +93,19 @@ class Node:
     #: A directory of parts gets the output's name in one step.
     renames = True
 
-    def __init__(self, node, secret):
+    def __init__(self, node, secret, patience_s=0.0):
         from .client import connect
 
-        self.client = connect(node or None, secret=secret)
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                self.client = connect(node or None, secret=secret)
+                return
+            except RetryError:
+                # What is connected already sees to it itself when a node ends and comes back.
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(PAUSE_S)
 
     def stamp(self, name):
         """Length, and what changes when somebody writes; None where there is no file."""

@@ -40,7 +40,19 @@ class Order:
     start: int = 0
     end: int = None
 
+    def check(self):
+        """Refuses what does not go together, as the kernels would leave one of it out."""
+        framing = self.framing()
+        is_lines = framing.record is None and not framing.prefixed
+        if is_lines and (self.start, self.end) != (0, None):
+            raise InvalidError("sort lines by some of their bytes: a place of a key goes with `record`; lines have `keys`")
+        if not is_lines and (self.keys or self.separator is not None or set(self.letters) - {"r"}):
+            raise InvalidError("sort records that are no lines by keys of lines: they are compared byte by byte, with `r` at most")
+        if min(self.start, self.end or 0) < 0:
+            raise InvalidError(f"sort by bytes {self.start} to {self.end}: count them from the front of a record")
+
     def rules(self):
+        self.check()
         options = dataclasses.asdict(self)
         return _holdfast.Rules(**{**options, "keys": list(self.keys)})
 
@@ -54,7 +66,8 @@ class Mapping:
 
     order: Order
     boundaries: tuple
-    token: str
+    # Others may print what Ray was sent.
+    token: str = dataclasses.field(repr=False)
     memory: int
     access: places.Access = places.Access()
 
@@ -161,7 +174,8 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
     input, the record or the node, and leave no output. Inputs stand in any case.
     """
     began = time.monotonic()
-    inputs, output = sources.paths_of(inputs), os.fspath(output)
+    exchange.check_bytes(memory=memory, split_bytes=split_bytes)
+    inputs, output, temp = sources.paths_of(inputs), os.fspath(output), sources.paths_of(temp or [])
     access = places.access_of(secret, s3)
     goal = Target(output, parts, doing="sort", replace=replace, resume=resume, access=access)
     order.rules()
@@ -182,6 +196,8 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
 
         def length_of(result):
             return result[0][1]
+
+        access = dataclasses.replace(access, patience_s=places.PATIENCE_S)
 
         with goal as target:
             boundaries = target.plan(splits, f"sort by {order}" + (", in parts" if parts else ""), drawn)

@@ -3,12 +3,13 @@ neither Ray nor what records mean.
 """
 
 import dataclasses
+import errno
 import os
 import stat
 from dataclasses import dataclass
 
 from . import places
-from .errors import InvalidError, NotFoundError, RetryError
+from .errors import FullError, HoldfastError, InvalidError, NotFoundError, RetryError
 
 #: Bytes of a split: enough that a mapper's start is little beside it, few enough that one is no loss.
 SPLIT_BYTES = 64 << 20
@@ -18,10 +19,15 @@ SAMPLE_SPLITS = 64
 READ_BYTES = 1 << 20
 
 
-def paths_of(inputs):
-    """One path, or several, as text."""
-    one = isinstance(inputs, (str, os.PathLike))
-    return [os.fspath(path) for path in ([inputs] if one else inputs)]
+def paths_of(given):
+    """One path, or several, as text. Those of files are absolute: workers are in other directories than the driver."""
+    one = isinstance(given, (str, os.PathLike))
+    paths = [os.fspath(path) for path in ([given] if one else given)]
+    return [path if places.is_remote(path) else os.path.join(os.getcwd(), path) for path in paths]
+
+
+class ChangedError(RetryError):
+    """An input is not what it was when the job began: another attempt would end the same."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,14 @@ class Framing:
     prefixed: bool = False
     delimiter: int = 10
 
+    def __post_init__(self):
+        if self.record is not None and (not isinstance(self.record, int) or self.record < 1):
+            raise InvalidError(f"cut records of {self.record!r:.60} bytes: one has at least one byte")
+        if self.record is not None and self.prefixed:
+            raise InvalidError("cut records: they have one length, or each has its own in front: choose one")
+        if not isinstance(self.delimiter, int) or not 0 <= self.delimiter < 256:
+            raise InvalidError(f"cut records at {self.delimiter!r:.60}: give one byte, a number from 0 to 255, as ord(',')")
+
 
 def unseen(path):
     """The error of a node that has no directory to write a part into, where the driver made one."""
@@ -54,6 +68,16 @@ def unseen(path):
         f"write `{path}` on node {os.uname().nodename}: it does not see the output's directory: every node must, by "
         "a file system that all share or as holdfast:// or s3:// paths"
     )
+
+
+def unwritten(path, e):
+    """The error for a part that the system, or Holdfast, did not take."""
+    if isinstance(e, HoldfastError):
+        return e
+    where = f"write `{path}` on node {os.uname().nodename}: {e.strerror or e}"
+    if e.errno == errno.ENOSPC:
+        return FullError(f"{where}: make room, and make the same call, with `resume=True` if this one had it")
+    return HoldfastError(where)
 
 
 def stamp(path, access):
@@ -97,7 +121,7 @@ def splits_of(inputs, framing, split_bytes, access=places.Access()):
 
 def check_stamp(split, access):
     if stamp(split.path, access) != split.stamp:
-        raise RetryError(f"read `{split.path}`: it changed since the job began: nobody may write to the input")
+        raise ChangedError(f"read `{split.path}`: it changed since the job began: nobody may write to the input")
 
 
 def chunks(file, split, framing):

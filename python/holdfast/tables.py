@@ -6,6 +6,7 @@ reads it by default. Lines are a table of one column, `line`. The types of CSV's
 says by a ``pyarrow.Schema``.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import marshal
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _holdfast, sources
-from .errors import InvalidError, UnsupportedError
+from .errors import HoldfastError, InvalidError, UnsupportedError
 
 #: What is written, and what is read.
 FORMATS = ("csv", "parquet")
@@ -63,9 +64,9 @@ class Taking:
     def of(self, key, values, bytes_max):
         """All of them, from what was sent."""
         pyarrow = arrow()
-        made, taken, rows = [], 0, None
+        made, taken, count, rows = [], 0, 0, None
         while some := list(itertools.islice(values, BATCH_ROWS)):
-            taken += sum(map(len, some))
+            taken, count = taken + sum(map(len, some)), count + len(some)
             if taken > bytes_max:
                 raise InvalidError(
                     f"reduce key {key!r:.60}: its values are more than {bytes_max} bytes, too many to be one of "
@@ -73,15 +74,22 @@ class Taking:
                 )
             some = list(map(marshal.loads, some))
             if rows is None:
-                rows = type(some[0]) is dict
+                rows = isinstance(self.type, pyarrow.Schema) or (self.type is None and type(some[0]) is dict)
             if rows:
+                for odd in (value for value in some if type(value) is not dict):
+                    raise InvalidError(
+                        f"reduce key {key!r:.60}: one of its values is a dict, or should be, and another one is "
+                        f"{odd!r:.60}: answer values that are alike"
+                    )
                 made.append(pyarrow.Table.from_pylist(some, schema=self.type))
             else:
                 made.append(pyarrow.table({"value": pyarrow.array(some, self.type)}))
         # A part of them may be null, or whole numbers among others.
         whole = pyarrow.concat_tables(made, promote_options="permissive").combine_chunks()
         if rows:
-            return whole.to_batches()[0]
+            batches = whole.to_batches()
+            # Of rows without columns there is none, and their number all the same.
+            return batches[0] if batches else pyarrow.RecordBatch.from_struct_array(pyarrow.array([{}] * count, pyarrow.struct([])))
         column = whole.column(0)
         return column.chunk(0) if column.num_chunks == 1 else column
 
@@ -105,7 +113,11 @@ def listed(names):
 
 
 def check_columns(path, wanted, there):
-    """Refuses columns that a file lacks, and says which it has."""
+    """Refuses columns that a file lacks, or of which it has several, and says which it has; all of them are wanted if
+    none is named."""
+    twice = sorted({name for name in wanted or there if list(there).count(name) > 1})
+    if twice:
+        raise InvalidError(f"read `{path}`: it has more than one column {listed(twice)}: its columns are {listed(there)}: name them apart")
     missing = [name for name in wanted if name not in there]
     if missing:
         raise InvalidError(f"read `{path}`: it has no column {listed(missing)}: its columns are {listed(there)}")
@@ -232,9 +244,10 @@ class Tables:
 
     def parquet(self, split, file):
         columns = list(self.columns) if self.columns is not None else None
-        whole = arrow().parquet.ParquetFile(file)
         groups = list(range(*split.detail))
-        yield from whole.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
+        with reading_parquet(split.path):
+            whole = arrow().parquet.ParquetFile(file)
+            yield from whole.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
 
     def csv(self, split, file):
         head = split.start == 0
@@ -313,6 +326,7 @@ def splits_of(inputs, format, columns, split_bytes, access=sources.places.Access
         raise InvalidError(f"run a job of `{format}`: the formats are {listed(INPUT_FORMATS)}, or None for records")
     pyarrow = arrow()
     types = columns if isinstance(columns, pyarrow.Schema) else None
+    columns = (columns,) if isinstance(columns, str) else columns
     names = tuple(types.names if types is not None else columns) if columns is not None else None
     if format == "parquet":
         if types is not None:
@@ -352,16 +366,26 @@ def typed(path, front, header):
     return pyarrow.schema([f.with_type(text) if pyarrow.types.is_null(f.type) else f for f in schema])
 
 
+@contextlib.contextmanager
+def reading_parquet(path):
+    """Says of which file Parquet's reader speaks."""
+    try:
+        yield
+    except (arrow().ArrowException, OSError) as e:
+        # The system's errors, and those of places, say it themselves.
+        if isinstance(e, HoldfastError) or getattr(e, "errno", None):
+            raise
+        raise InvalidError(f"read `{path}` as Parquet: {e}: mend the file, or leave it out") from None
+
+
 def row_groups(path, names, split_bytes, access):
     """Splits of a file of Parquet; what they hold uncompressed is their length."""
     pyarrow = arrow()
     mark = sources.stamp(path, access)
     whole = sources.Split(0, path, 0, mark[0], mark)
     with sources.open_split(whole, access) as file:
-        try:
+        with reading_parquet(path):
             about = pyarrow.parquet.ParquetFile(file)
-        except pyarrow.ArrowInvalid as e:
-            raise InvalidError(f"read `{path}` as Parquet: {e}") from None
         check_columns(path, names or (), about.schema_arrow.names)
         sizes = [about.metadata.row_group(n).total_byte_size for n in range(about.metadata.num_row_groups)]
     ends = [0, *itertools.accumulate(sizes)]

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 
-from . import places
+from . import places, sources
 from .errors import DeniedError, ExistsError, FullError, InvalidError, NotFoundError, RetryError, UnsupportedError
 
 MARK = ".holdfast-sort-"
@@ -59,6 +59,9 @@ class Target:
         if self.exists(output) and not replace and not (resume and not self.renames and self.left()):
             why = "" if self.renames else f"; what has no `{places.SUCCESS}` was interrupted, and goes on with `resume`"
             raise ExistsError(f"{doing} to `{output}`: it exists: choose another name{why}")
+        if self.exists(output) and replace and not self.remote and self.is_directory() != self.parts:
+            what, made = ("a directory", "one file") if self.is_directory() else ("no directory", "a directory of parts")
+            raise ExistsError(f"{doing} to `{output}`: it is {what}, and the output is {made}: choose another name, or remove it")
         self.temporary, self.found = None, None
         self.lock = None
         # What there is to go on with is not this job's before it has shown that it is the same.
@@ -81,6 +84,10 @@ class Target:
             return os.path.lexists(path)
         place, name = self.place(path)
         return place.exists(name)
+
+    def is_directory(self):
+        """Whether there is one; a link to one can be replaced, and not what it points to."""
+        return os.path.isdir(self.output) and not os.path.islink(self.output)
 
     def __enter__(self):
         left = self.left() if self.resume else None
@@ -239,9 +246,12 @@ class Target:
         if self.lock is None:
             self.hold(self.manifest)
             sync_directory(self.directory)
-        self.lock.write(self.lines[-1].encode() + b"\n")
-        self.lock.flush()
-        os.fsync(self.lock.fileno())
+        try:
+            self.lock.write(self.lines[-1].encode() + b"\n")
+            self.lock.flush()
+            os.fsync(self.lock.fileno())
+        except OSError as e:
+            raise sources.unwritten(self.manifest, e) from e
 
     def complete(self, length):
         """Gives it its name, when all of it is durable."""
@@ -254,6 +264,8 @@ class Target:
                 self.remove(self.output)
             place.rename(self.place(self.temporary)[1], name)
         else:
+            if not self.replace and os.path.lexists(self.output):
+                raise ExistsError(f"{self.doing} to `{self.output}`: somebody made it meanwhile: it stands, and nothing was written")
             if not self.parts:
                 os.truncate(self.temporary, length)
             elif os.path.isdir(self.output):
@@ -267,8 +279,15 @@ class Target:
     def __exit__(self, kind, *_):
         if kind and not self.foreign and not (self.resume and issubclass(kind, WORTH_RESUMING)):
             self.forget()
-        elif self.lock is not None:
-            self.lock.close()
+        else:
+            self.unlock()
+
+    def unlock(self):
+        if self.lock is not None:
+            # Where there was no room for a line, there is none now.
+            with contextlib.suppress(OSError):
+                self.lock.close()
+            self.lock = None
 
     def forget(self):
         if self.renames:
@@ -277,9 +296,7 @@ class Target:
             for name in self.lengths():
                 self.remove(f"{self.temporary}/{name}")
         self.remove(self.manifest)
-        if self.lock is not None:
-            self.lock.close()
-            self.lock = None
+        self.unlock()
 
 
 def tuple_of(pair):

@@ -41,6 +41,11 @@ def test_a_table_has_the_calls_of_a_mapping(node, place):
         assert await table.count() == 0
         with pytest.raises(KeyError):
             await table.popitem()
+        for wrong in ("", "k1/"):
+            assert not await table.exists(wrong)
+            for use in (table.get, table.delete, table.pop):
+                with pytest.raises(holdfast.errors.InvalidError, match="it is a name in a directory"):
+                    await use(wrong)
         await client.table(f"{place}/t")
         await client.put(f"{place}/file", b"")
         with pytest.raises(FileExistsError):

@@ -129,6 +129,22 @@ def test_a_table_is_a_mapping(client, place):
         client.table(f"{place}/d")
 
 
+def test_what_is_no_key_is_not_the_table_or_another_key(client, place):
+    """An empty key was the table itself, which was deleted with it; one with a slash behind it was that without."""
+    table = client.table(f"{place}/t")
+    for wrong in ("", "a/", "a/b", "/"):
+        assert wrong not in table
+        for use in (table.get, table.pop, lambda key: table.put(key, b"1"), table.delete):
+            with pytest.raises(holdfast.errors.InvalidError, match="it is a name in a directory"):
+                use(wrong)
+    # Bytes were kept under the name that Python prints for them.
+    for wrong in (b"a", 5, None):
+        assert wrong not in table
+        with pytest.raises(TypeError, match="a key is text"):
+            table[wrong] = b"1"
+    assert client.exists(f"{place}/t") and len(table) == 0
+
+
 def test_a_topic_is_appended_read_and_followed(client, node):
     log = client.log
     first, second = log.append("python/a", b"0", b"1")

@@ -102,6 +102,19 @@ def test_modes_are_pythons(client, place):
         client.open(f"{place}/a", "wb").read()
 
 
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_any_buffer_is_read_into(client, place, buffering):
+    """One without elements, of several dimensions, was a TypeError where the file has no buffer."""
+    numpy = pytest.importorskip("numpy")
+    client.put(f"{place}/a", bytes(range(48)))
+    with client.open(f"{place}/a", buffering=buffering) as file:
+        assert file.readinto(numpy.empty((0, 3))) == 0
+        assert file.readinto(numpy.empty((2, 3), "u4")) == 24
+        into = numpy.empty((3, 2), "u4")
+        assert file.readinto(into) == 24 and into.tobytes() == bytes(range(24, 48))
+        assert file.readinto(into) == 0
+
+
 def test_a_multifile_is_one_stream(client, place):
     client.make_dir(f"{place}/m", kind="multifile")
     parts = {f"{i:02}": random.Random(i).randbytes(i * 100_000) for i in range(12)}

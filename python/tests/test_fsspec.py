@@ -23,6 +23,9 @@ class MirroredFileSystem(HoldfastFileSystem):
     protocol = "holdfast-mirrored"
     mirror_sync_methods = True
 
+    def mv_file(self, path1, path2, **options):
+        return fsspec.asyn.sync(self.loop, self._mv_file, path1, path2, **options)
+
 
 for name in _BOTH:
     setattr(MirroredFileSystem, name, getattr(fsspec.AbstractFileSystem, name))
@@ -66,8 +69,13 @@ class TestOpen(abstract.AbstractOpenTests, HoldfastFixtures):
     pass
 
 
+@pytest.fixture(params=[HoldfastFileSystem, MirroredFileSystem])
+def fs(node, request):
+    return request.param(node.server, skip_instance_cache=True)
+
+
 @pytest.fixture
-def fs(node):
+def blocking_fs(node):
     return HoldfastFileSystem(node.server, skip_instance_cache=True)
 
 
@@ -101,7 +109,8 @@ def test_listings_are_kept_until_something_changes(fs, client, place):
         assert [posixpath.basename(p) for p in fs.ls(f"{place}/d", detail=False)] == there
 
 
-def test_a_transaction_names_all_files_or_none(fs, client, place):
+def test_a_transaction_names_all_files_or_none(blocking_fs, client, place):
+    fs = blocking_fs
     with fs.transaction:
         for name in "ab":
             with fs.open(f"{place}/{name}", "wb") as file:
@@ -186,8 +195,9 @@ def test_coroutines_are_those_that_fsspec_asks_for(node, client, place):
     asyncio.run(story())
 
 
-def test_blocking_calls_and_those_of_several_loops_have_one_listing(fs, client, place):
+def test_blocking_calls_and_those_of_several_loops_have_one_listing(blocking_fs, client, place):
     """As a server has them: handlers of its loop, workers in threads, and a loop that ended."""
+    fs = blocking_fs
     for round in range(3):
         path = f"{place}/{round}"
         asyncio.run(fs._pipe_file(path, b"by a loop"))
@@ -224,3 +234,57 @@ def test_a_file_is_read_as_one_in_memory_is(fs, place, seed):
             else:
                 assert file.read(size) == model.read(size)
             assert file.tell() == model.tell()
+
+
+def test_what_is_known_below_a_directory_goes_with_it(fs, client, place):
+    """Listings of the directories below one that was removed or renamed stayed, so that their files still seemed to
+    be there."""
+    for change in (
+        lambda: fs.rm(f"{place}/d", recursive=True),
+        lambda: fs.mv(f"{place}/d", f"{place}/z", recursive=True),
+    ):
+        fs.pipe({f"{place}/d/e/f/a": b"1", f"{place}/dd/e/c": b"3"})
+        assert len(fs.find(place)) >= 2, "all is listed"
+        change()
+        assert not fs.exists(f"{place}/d/e/f/a")
+        assert fs.exists(f"{place}/dd/e/c"), "its name only begins alike"
+        found = fs.find(place)
+        fs.invalidate_cache()
+        assert found == fs.find(place)
+
+
+def test_what_lies_below_another_one_is_removed_with_it(fs, place):
+    """The directory went first, and what was below it was an error then."""
+    fs.pipe({f"{place}/d/e/a": b"1", f"{place}/d/b": b"2"})
+    fs.rm([f"{place}/d", f"{place}/d/e", f"{place}/d/b"], recursive=True)
+    assert fs.find(place) == []
+    fs.pipe({f"{place}/d/e/a": b"1", f"{place}/d/b": b"2"})
+    fs.rm(f"{place}/d/**", recursive=True)
+    assert fs.find(place) == []
+
+
+def test_a_name_that_moves_to_itself_stays(fs, place):
+    fs.pipe({f"{place}/a": b"1", f"{place}/d/b": b"2"})
+    fs.mv(f"{place}/a", f"{place}/a")
+    fs.mv(f"{place}/d", f"{place}/d", recursive=True)
+    assert fs.cat(fs.find(place)) == {f"{place}/a": b"1", f"{place}/d/b": b"2"}
+
+
+def test_what_moves_makes_the_directories_above_it(fs, place):
+    """As what is written and copied does."""
+    fs.pipe(f"{place}/a", b"1")
+    fs.mv(f"{place}/a", f"{place}/new/deep/b")
+    assert fs.cat(f"{place}/new/deep/b") == b"1"
+    for missing in (f"{place}/no", f"{place}/new/no"):
+        with pytest.raises(FileNotFoundError):
+            fs.mv(missing, f"{place}/other/b")
+    assert not fs.exists(f"{place}/other")
+
+
+def test_the_size_of_a_multifile_is_no_number_of_bytes(fs, client, place):
+    """It was the number of its files."""
+    client.make_dir(f"{place}/m", kind="multifile")
+    for name in "ab":
+        client.put(f"{place}/m/{name}", name.encode() * 100)
+    with fs.open(f"{place}/m") as file:
+        assert file.size is None and file.read() == b"a" * 100 + b"b" * 100

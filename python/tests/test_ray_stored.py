@@ -1,6 +1,7 @@
 """Jobs that read from and write to a Holdfast node, over its own protocol with its secret."""
 
 import collections
+import socket
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.sort import Order
 
 ray = pytest.importorskip("ray", reason="jobs over many machines are not tried: `make python-ray` installs Ray")
 
+from conftest import Node  # noqa: E402
 from test_ray import MEMORY, lines, start, stop, table, total, words  # noqa: E402
 
 
@@ -142,6 +144,40 @@ def test_rows_are_written_to_a_node(cluster, client, place, stored, text, tmp_pa
     with pytest.raises(errors.InvalidError, match="columns"):
         holdfast.mapreduce([f"{where}/in"], f"{where}/none", **{**job, "reduce": late}, **options)
     assert sorted(entry.name for entry in client.list(place)) == ["in", "new"]
+
+
+@pytest.mark.parametrize("phase", ["map", "finish"])
+@pytest.mark.parametrize("job", ["sort", "words"])
+def test_a_node_that_restarts_costs_no_job(cluster, text, tmp_path, job, phase):
+    """Who came while it was away was refused, and that ended the job as if a function had failed."""
+    node = Node(tmp_path / "data")
+    port = int(node.ready["native"].rpartition(":")[2])
+    begun = []
+
+    def restarts(kind, *_):
+        begun.append(kind)
+        if kind == phase and begun.count(phase) == 2:
+            node.kill()
+            # The first one that comes meanwhile is turned away.
+            with socket.create_server(("127.0.0.1", port)) as listener:
+                listener.settimeout(60)
+                listener.accept()[0].close()
+            node.start()
+
+    with node.connect() as client:
+        client.put("/in", text)
+        where, secret = f"holdfast://{node.ready['native']}", str(node.directory / "secret")
+        options = {"ray": "auto", "memory": 4 << 20, "split_bytes": 300_000, "secret": secret, "temp": [str(tmp_path / "tmp")]}
+        if job == "sort":
+            holdfast.sort([f"{where}/in"], f"{where}/out", observe=restarts, **options)
+            assert parts(client, "/out") == b"".join(sorted(text.splitlines(keepends=True)))
+        else:
+            holdfast.mapreduce([f"{where}/in"], f"{where}/out", map=words, reduce="sum", observe=restarts, **options)
+            found = dict(line.split("\t") for line in parts(client, "/out").decode().splitlines())
+            assert found == {word: str(n) for word, n in collections.Counter(text.decode().split()).items()}
+        assert begun.count(phase) >= 2
+        assert sorted(entry.name for entry in client.list("/")) == ["in", "out"]
+    node.stop()
 
 
 def test_an_input_that_is_replaced_while_it_is_read_ends_the_job(cluster, client, place, stored, text, tmp_path):

@@ -235,7 +235,7 @@ impl Mapper {
             let first = part.at - bytes.len() as u64;
             let until = end.saturating_sub(first).min(bytes.len() as u64) as usize;
             let (inside, beyond) = bytes.split_at(until);
-            self.push(inside)?;
+            self.push(inside).map_err(|e| e.context(format_args!("read `{name}`")))?;
             if !self.rest.is_empty() && !beyond.is_empty() {
                 // The record that begins in this part and ends in the next one.
                 let mut rest = std::mem::take(&mut self.rest);
@@ -244,7 +244,7 @@ impl Mapper {
                     return self.add(&rest);
                 }
                 self.rest = rest;
-                self.check_length()?;
+                self.check_length().map_err(|e| e.context(format_args!("read `{name}`")))?;
             }
         }
         if part.at >= length { self.end_input(&name) } else { Ok(()) }

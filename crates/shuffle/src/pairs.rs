@@ -28,7 +28,8 @@ pub fn put(out: &mut Vec<u8>, key: &[u8], value: &[u8]) -> Result<()> {
     if bytes > crate::limits::RECORD_BYTES_MAX {
         out.truncate(start);
         return Err(Error::invalid(format!(
-            "map a pair of {bytes} bytes: the limit is {}: make smaller values",
+            "map a pair of {bytes} bytes, of key `{}`: the limit is {}: make smaller values",
+            crate::fold::shown(key),
             crate::limits::RECORD_BYTES_MAX
         )));
     }
@@ -97,5 +98,14 @@ mod tests {
             assert!(body(low, &[255; 9])[..] < *boundary, "{low:?} {high:?}");
             assert!(*boundary < body(high, b"")[..], "{high:?}");
         }
+    }
+
+    #[test]
+    fn a_pair_that_is_too_long_is_named_by_its_key() {
+        let value = vec![0; crate::limits::RECORD_BYTES_MAX];
+        let mut out = b"before".to_vec();
+        let refused = put(&mut out, b"suser 7", &value).unwrap_err();
+        assert!(refused.message.contains("of key `user 7`"), "{}", refused.message);
+        assert_eq!(out, b"before");
     }
 }

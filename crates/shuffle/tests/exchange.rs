@@ -3,6 +3,7 @@
 
 use holdfast_base::random::Random;
 use holdfast_base::{Error, Kind};
+use holdfast_env::disk::{Access, Disk};
 use holdfast_env::{RealDisk, RealRng, Secret};
 use holdfast_shuffle::ledger::Attempt;
 use holdfast_shuffle::mapper::{Mapper, Target, Task};
@@ -321,6 +322,11 @@ fn bad_input_has_a_sentence() {
     let line = vec![b'x'; 16 << 20];
     let refused = (0..5).find_map(|_| long.push(&line).err()).unwrap();
     assert!(refused.message.contains("a record of more than"), "{}", refused.message);
+    // A split's number says nothing to whoever gave the files.
+    let path = world.directory.0.join("one-line");
+    RealDisk.create(&path, Access::Cached).unwrap().write_at(b"x", (65 << 20) - 1).unwrap();
+    let refused = world.mapper(0, 4).file(&RealDisk, &path, 0, 65 << 20).unwrap_err();
+    assert!(refused.message.contains("one-line`: map split 0: a record of"), "{}", refused.message);
     let gone = world.mapper(1, 1).file(&RealDisk, Path::new("/nowhere"), 0, 1).unwrap_err();
     assert!(gone.message.contains("/nowhere"), "{}", gone.message);
 }
