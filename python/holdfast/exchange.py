@@ -402,8 +402,8 @@ class Exchange:
                 slot.node = min(left, key=lambda node: (held[node], node))
             try:
                 return self.start([slot])
-            except RetryError as e:
-                # Its new node may be the next one that is lost.
+            except HoldfastError as e:
+                # Its new node may be the next one that is lost, or has no room: what others have finished is kept.
                 why = e
 
     def nodes_left(self):

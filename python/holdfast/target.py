@@ -155,7 +155,14 @@ class Target:
             with open(self.manifest, "rb") as file:
                 raw = file.read()
         *whole, _ = raw.split(b"\n")
-        return [json.loads(line) for line in whole]
+        try:
+            return [json.loads(line) for line in whole]
+        except ValueError as e:
+            self.unlock()
+            raise InvalidError(
+                f"resume `{self.output}`: its manifest `{self.manifest}` is damaged: {e}: leave out `resume`, or remove it, to "
+                "begin anew"
+            ) from None
 
     def hold(self, path):
         """Keeps other drivers out for as long as this process lives."""
@@ -168,7 +175,8 @@ class Target:
     def plan(self, splits, job, boundaries):
         """The boundaries of the job: those of the job that is resumed, whose inputs must be the same, or of
         `boundaries()`. `job` says in text whatever else must be equal."""
-        inputs = [[path, list(stamp)] for path, stamp in dict.fromkeys((s.path, s.stamp) for s in splits)]
+        # One that is given twice is there twice: each time its first split.
+        inputs = [[s.path, list(s.stamp)] for s in splits if s.start == 0]
         if self.found:
             self.check(inputs, job)
             self.foreign = False
@@ -189,7 +197,9 @@ class Target:
             if old.get(path) != new.get(path):
                 what = "is an input no more" if path not in new else "is a new input" if path not in old else "changed"
                 raise InvalidError(f"resume `{self.output}`: `{path}` {what} since the job began: {anew}")
-        if list(old) != list(new) or before["job"] != job:
+        if [path for path, _ in before["inputs"]] != [path for path, _ in inputs]:
+            raise InvalidError(f"resume `{self.output}`: its inputs came in another order, or another number of times: {anew}")
+        if before["job"] != job:
             raise InvalidError(f"resume `{self.output}`: it was another job ({before['job']}): {anew}")
         self.lines = [json.dumps(line) for line in self.found]
         if not self.remote:

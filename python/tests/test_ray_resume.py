@@ -133,6 +133,48 @@ def test_inputs_that_changed_are_refused_by_name(cluster, text, tmp_path):
     assert table(out) == {word: str(n) for word, n in counted(text).items()}
 
 
+def test_inputs_in_another_order_or_number_are_refused(cluster, text, tmp_path):
+    """One that was given twice before and once now was found when all had been mapped, and what was finished was
+    thrown away with that error."""
+    other, out = tmp_path / "other", tmp_path / "out"
+    other.write_bytes(lines(7, 60_000))
+    done = []
+
+    def interrupts(kind, partition, _):
+        done.append(kind)
+        if done.count("finish") == 4:
+            raise KeyboardInterrupt
+
+    def go_on(inputs, **more):
+        return holdfast.mapreduce(inputs, out, map=words, reduce="sum", **options(out, **more))
+
+    with pytest.raises(KeyboardInterrupt):
+        go_on([text, other, text], observe=interrupts)
+    for inputs in ([text, other], [other, text, text], [text, other, text, text]):
+        with pytest.raises(errors.InvalidError, match="its inputs came in another order, or another number of times"):
+            go_on(inputs)
+    assert go_on([text, other, text]).resumed_partitions > 0
+    expected = counted(text) + counted(text) + counted(other)
+    assert table(out) == {word: str(n) for word, n in expected.items()}
+
+
+def test_a_damaged_manifest_is_said(tmp_path):
+    """It was an error of the reader of JSON."""
+    from holdfast.places import Access
+    from holdfast.target import Target
+
+    target = {"parts": True, "doing": "reduce", "resume": True, "access": Access()}
+    with pytest.raises(errors.RetryError), Target(str(tmp_path / "out"), **target) as first:
+        first.plan([], "job", lambda: [])
+        raise errors.RetryError("for now")
+    manifest, = tmp_path.glob(".out*.manifest")
+    manifest.write_bytes(manifest.read_bytes()[:20] + b"\n")
+    for _ in range(2):
+        with pytest.raises(errors.InvalidError, match="its manifest `.*manifest` is damaged: .*: leave out `resume`, or remove it"):
+            Target(str(tmp_path / "out"), **target).__enter__()
+    assert manifest.exists()
+
+
 def test_an_interrupt_keeps_what_is_finished_where_the_call_resumes(cluster, text, tmp_path):
     out = tmp_path / "out"
     draw = random.Random(3)
