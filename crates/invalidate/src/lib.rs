@@ -11,6 +11,7 @@ pub mod mariadb;
 pub mod position;
 pub mod postgres;
 pub mod progress;
+pub mod rings;
 pub mod run;
 pub mod send;
 pub mod source;
