@@ -4,6 +4,7 @@
 //! docs/invalidate.md says what holds, and why.
 #![forbid(unsafe_code)]
 
+pub mod ahead;
 pub mod entry;
 pub mod gate;
 pub mod map;
