@@ -242,7 +242,9 @@ mod tests {
             assert_eq!(got, [(b'Q', b"SELECT 1\0".to_vec()), (b'Z', b"I".to_vec())], "{cut}");
         }
         let mut received = Received::default();
-        received.space().extend_from_slice(&message(b'd', |body| body.resize(20 << 20, 7)));
+        received
+            .space()
+            .extend_from_slice(&message(b'd', |body| body.extend_from_slice(&vec![7; 20 << 20])));
         assert_eq!(received.message().unwrap().map(|(_, body)| body.len()), Some(20 << 20));
         assert!(received.space().capacity() <= KEPT_BYTES_MAX, "a long row's memory is given back");
         for length in [0u32, 3, MESSAGE_BYTES_MAX as u32 + 1, u32::MAX] {
