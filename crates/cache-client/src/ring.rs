@@ -129,6 +129,10 @@ pub struct Ring {
 }
 
 impl Ring {
+    pub fn hashing(&self) -> Hashing {
+        self.hashing
+    }
+
     /// Servers are numbered as in `members`.
     pub fn new(members: &[Member], hashing: Hashing) -> Ring {
         let mut points = Vec::new();

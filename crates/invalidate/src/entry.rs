@@ -22,8 +22,9 @@ pub enum Entry {
     Keys { position: Position, changed_s: u64, keys: Vec<Vec<u8>> },
     /// Nobody knows which keys changed up to this position: servers are emptied.
     Empty { position: Position, changed_s: u64 },
-    /// How far servers have confirmed, as the index of the first entry that they have not.
-    Confirmed { servers: Vec<(String, Index)> },
+    /// How far servers have confirmed, as the index of the first entry that they have not; and the pools by which
+    /// keys were sent to them ([`crate::rings`]), if that was written down.
+    Confirmed { servers: Vec<(String, Index)>, rings: Vec<String> },
 }
 
 impl Encode for Entry {
@@ -42,13 +43,15 @@ impl Encode for Entry {
                 position.to_string().encode(out);
                 changed_s.encode(out);
             }
-            Entry::Confirmed { servers } => {
-                out.push(3);
+            Entry::Confirmed { servers, rings } => {
+                out.push(4);
                 (servers.len() as u32).encode(out);
                 for (server, next) in servers {
                     server.encode(out);
                     next.0.encode(out);
                 }
+                (rings.len() as u32).encode(out);
+                rings.iter().for_each(|ring| ring.encode(out));
             }
         }
     }
@@ -74,11 +77,15 @@ impl Decode for Entry {
                 }
             }
             2 => Entry::Empty { position: position(reader)?, changed_s: u64::decode(reader)? },
-            3 => {
+            kind @ (3 | 4) => {
                 let count = u32::decode(reader)?;
                 let servers =
                     (0..count).map(|_| Ok((reader.str()?.to_owned(), Index(u64::decode(reader)?))));
-                Entry::Confirmed { servers: servers.collect::<std::result::Result<_, _>>()? }
+                let servers = servers.collect::<std::result::Result<_, DecodeError>>()?;
+                let count = if kind == 3 { 0 } else { u32::decode(reader)? };
+                let rings = (0..count).map(|_| Ok(reader.str()?.to_owned()));
+                let rings = rings.collect::<std::result::Result<_, DecodeError>>()?;
+                Entry::Confirmed { servers, rings }
             }
             _ => return Err(DecodeError::BadValue("kind of entry")),
         })
@@ -108,7 +115,10 @@ mod tests {
                 keys: vec![b"a".to_vec(), b"bc".to_vec()],
             },
             Entry::Empty { position, changed_s: 8 },
-            Entry::Confirmed { servers: vec![("h:1".to_owned(), Index(9))] },
+            Entry::Confirmed {
+                servers: vec![("h:1".to_owned(), Index(9))],
+                rings: vec!["main Weighted h:1 1".to_owned()],
+            },
         ];
         for entry in entries {
             let bytes = entry.to_bytes();
@@ -133,5 +143,13 @@ mod tests {
             b"\x01\x02\x25\0\0\0pg-7-1-5-00000000deadbeef-16/B374D848\x02\x01\0\0\0\0\0\0";
         assert_eq!(bytes, golden);
         assert!(Entry::from_bytes(golden).is_ok());
+        // As it was written before pools were.
+        let old: &[u8] = b"\x01\x03\x01\0\0\0\x03\0\0\0h:1\x09\0\0\0\0\0\0\0";
+        let servers = vec![("h:1".to_owned(), Index(9))];
+        let entry = Entry::Confirmed { servers: servers.clone(), rings: Vec::new() };
+        assert_eq!(Entry::from_bytes(old).unwrap(), entry);
+        let entry = Entry::Confirmed { servers, rings: vec!["m W h:1 1".to_owned()] };
+        let rings: &[u8] = b"\x01\0\0\0\x09\0\0\0m W h:1 1";
+        assert_eq!(entry.to_bytes(), [b"\x01\x04", &old[2..], rings].concat());
     }
 }

@@ -2,6 +2,7 @@
 //! engine commits. Changes wait here until the database says that they are visible where rows are read: a key
 //! that is dropped before that is filled with the old row, by a token that is good. Pure.
 
+use crate::ahead::{AHEAD, AHEAD_KEYS};
 use crate::position::Position;
 use holdfast_env::planted;
 use std::collections::VecDeque;
@@ -30,18 +31,21 @@ pub struct Change<M> {
 #[derive(Debug)]
 pub struct Gate<M> {
     waiting: VecDeque<Change<M>>,
+    /// Of what waits.
+    keys: usize,
     /// Behind all that waits, nothing changed up to here.
     quiet: Option<M>,
 }
 
 impl<M> Default for Gate<M> {
     fn default() -> Gate<M> {
-        Gate { waiting: VecDeque::new(), quiet: None }
+        Gate { waiting: VecDeque::new(), keys: 0, quiet: None }
     }
 }
 
 impl<M: Mark> Gate<M> {
     pub fn push(&mut self, change: Change<M>) {
+        self.keys += change.keys.as_ref().map_or(0, Vec::len);
         self.waiting.push_back(change);
         // It lies behind that, and says more.
         self.quiet = None;
@@ -60,6 +64,11 @@ impl<M: Mark> Gate<M> {
         self.waiting.len()
     }
 
+    /// Whether as much waits as may.
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() >= AHEAD || self.keys >= AHEAD_KEYS
+    }
+
     /// When the first change that waits was made.
     pub fn since_s(&self) -> Option<u64> {
         self.waiting.front().map(|change| change.changed_s)
@@ -72,7 +81,9 @@ impl<M: Mark> Gate<M> {
             seen.iter().all(|seen| change.mark.is_in(seen)) || planted!("invalidate.before-visible")
         };
         let count = self.waiting.iter().take_while(|change| is_visible(change)).count();
-        self.waiting.drain(..count).collect()
+        let visible: Vec<Change<M>> = self.waiting.drain(..count).collect();
+        self.keys -= visible.iter().flat_map(|change| &change.keys).map(Vec::len).sum::<usize>();
+        visible
     }
 
     /// Up to where nothing changed, once nothing waits before it.
@@ -124,6 +135,20 @@ mod tests {
         assert!(passed(&mut gate, &[Seen::Applied(Gtids::default())]).is_empty());
         assert_eq!(passed(&mut gate, &[applied(9)]), [5]);
         assert!(gate.is_empty());
+    }
+
+    /// Transactions of many keys that a replica does not show took all memory there was.
+    #[test]
+    fn what_waits_is_bounded_in_transactions_and_in_keys() {
+        let mut gate = Gate::default();
+        let mut many = change(1, 100);
+        many.keys = Some(vec![b"k".to_vec(); AHEAD_KEYS]);
+        gate.push(many);
+        assert!(gate.is_full());
+        assert_eq!(passed(&mut gate, &[snapshot(100)]), [1]);
+        assert!(!gate.is_full());
+        (0..AHEAD as u64).for_each(|n| gate.push(change(2 + n, 200 + n)));
+        assert!(gate.is_full());
     }
 
     /// A position that says "nothing changed up to here" must not overtake a change that waits: it would be

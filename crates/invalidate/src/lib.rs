@@ -4,6 +4,7 @@
 //! docs/invalidate.md says what holds, and why.
 #![forbid(unsafe_code)]
 
+pub mod ahead;
 pub mod entry;
 pub mod gate;
 pub mod map;
@@ -11,6 +12,7 @@ pub mod mariadb;
 pub mod position;
 pub mod postgres;
 pub mod progress;
+pub mod rings;
 pub mod run;
 pub mod send;
 pub mod source;

@@ -11,6 +11,7 @@ use crate::position::{Gtid, Gtids, Place, Position};
 use crate::source::TRANSACTION_KEYS_MAX;
 use futures_core::Stream;
 use holdfast_base::{Error, Result};
+use holdfast_env::runtime::within;
 use mysql_async::binlog::events::{Event, EventData, RowsEventData};
 use mysql_async::binlog::row::BinlogRow;
 use mysql_async::binlog::value::BinlogValue;
@@ -20,7 +21,12 @@ use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Opts, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::pin;
+use std::time::Duration;
 
+/// A log in which nothing happens says so every now and then; one that is silent for longer has lost its server,
+/// though nobody was told.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(30);
 /// What a log has no more: `ER_MASTER_FATAL_ERROR_READING_BINLOG`.
 const GONE: u16 = 1236;
 /// Errors that another try does not mend: a user that is refused, a right that is missing.
@@ -270,6 +276,7 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
         conn.query_drop("SET @mariadb_slave_capability = 4").await?;
         conn.query_drop(format!("SET @slave_connect_state = '{from}'")).await?;
         conn.query_drop("SET @slave_gtid_strict_mode = 0").await?;
+        conn.query_drop(format!("SET @master_heartbeat_period = {}", HEARTBEAT.as_nanos())).await?;
         conn.get_binlog_stream(BinlogStreamRequest::new(server_id).with_pos(4)).await
     };
     let stream = ask.await.map_err(|e| failed(&doing, &e))?;
@@ -301,6 +308,7 @@ const GTID_IS_ALONE: u8 = 1;
 const QUERY: u8 = 2;
 const XID: u8 = 16;
 const INCIDENT: u8 = 26;
+const HEARTBEAT_EVENT: u8 = 27;
 const XA_PREPARE: u8 = 38;
 
 impl Log {
@@ -309,7 +317,12 @@ impl Log {
     pub async fn next(&mut self, map: &Map) -> Result<(Change<At>, Option<String>)> {
         let doing = "read the row log";
         loop {
-            let event = poll_fn(|cx| pin!(&mut self.stream).poll_next(cx)).await;
+            let event = poll_fn(|cx| pin!(&mut self.stream).poll_next(cx));
+            let silent = || {
+                let seconds = SILENCE.as_secs();
+                Error::retry(format!("{doing}: the database does not answer within {seconds} s"))
+            };
+            let event = within(SILENCE, event).await.ok_or_else(silent)?;
             let event = event
                 .ok_or_else(|| Error::retry(format!("{doing}: the database ended it")))?
                 .map_err(|e| failed(doing, &e))?;
@@ -323,6 +336,9 @@ impl Log {
         let kind = event.header().event_type_raw();
         if kind == MARIADB_GTID {
             self.open = Some(begin(event)?);
+            return Ok(None);
+        }
+        if kind == HEARTBEAT_EVENT {
             return Ok(None);
         }
         let broken = |e: std::io::Error| Error::corrupt(format!("read the row log: {e}"));
@@ -368,12 +384,17 @@ impl Log {
     /// A statement; whether it ends its transaction.
     fn query(&mut self, text: &str, map: &Map) -> bool {
         let Some(open) = &mut self.open else { return false };
-        let upper = text.trim_start().to_ascii_uppercase();
-        let first = upper.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+        let upper = text.to_ascii_uppercase();
+        let words = words(&upper);
+        let mut each =
+            words.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
+        let (first, second) = (each.next().unwrap_or_default(), each.next().unwrap_or_default());
         let names_a_table = || {
+            // A schema goes with its tables, and names none of them.
+            let is_schema = matches!(second, "DATABASE" | "SCHEMA");
             map.tables().any(|(table, _)| {
-                let (_, name) = table.split_once('.').expect("a map's table has a schema");
-                upper.contains(&name.to_ascii_uppercase())
+                let (schema, name) = table.split_once('.').expect("a map's table has a schema");
+                upper.contains(&if is_schema { schema } else { name }.to_ascii_uppercase())
             })
         };
         match first {
@@ -396,7 +417,7 @@ impl Log {
             _ => {}
         }
         // `ROLLBACK TO SAVEPOINT` ends nothing.
-        open.is_alone || matches!(upper.trim_end(), "COMMIT" | "ROLLBACK")
+        open.is_alone || matches!(words.trim_end(), "COMMIT" | "ROLLBACK")
     }
 
     fn rows(&mut self, rows: &RowsEventData<'_>, map: &Map) {
@@ -435,6 +456,25 @@ impl Log {
                     Some(format!("one transaction changed more than {TRANSACTION_KEYS_MAX} keys"));
                 return;
             }
+        }
+    }
+}
+
+/// A statement from its first word on: programs put comments in front, which a log keeps. One that is carried
+/// out (`/*!40000 TRUNCATE t */`) is a statement.
+fn words(text: &str) -> &str {
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '(' || c == ';');
+        let carried_out = rest.strip_prefix("/*!").or_else(|| rest.strip_prefix("/*M!"));
+        if let Some(inside) = carried_out {
+            rest = inside.trim_start_matches(|c: char| c.is_ascii_digit());
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            rest = comment.split_once("*/").map_or("", |(_, behind)| behind);
+        } else if rest.starts_with("--") || rest.starts_with('#') {
+            rest = rest.split_once('\n').map_or("", |(_, behind)| behind);
+        } else {
+            return rest;
         }
     }
 }
@@ -483,5 +523,29 @@ fn cell(row: &BinlogRow, column: &str) -> Option<Cell> {
         BinlogValue::Value(Value::Int(n)) => Some(Cell::Text(n.to_string().into_bytes())),
         BinlogValue::Value(Value::UInt(n)) => Some(Cell::Text(n.to_string().into_bytes())),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A statement behind a comment was taken for none: a table was truncated, and its keys stayed.
+    #[test]
+    fn a_statement_begins_behind_its_comments() {
+        for text in [
+            "TRUNCATE t",
+            " \n TRUNCATE t",
+            "/* shop */ TRUNCATE t",
+            "/*a*//*b*/\t(TRUNCATE t",
+            "-- why\n# and why\nTRUNCATE t",
+            "/*!40000 TRUNCATE t",
+            "/*M!100100 /* x */ TRUNCATE t",
+        ] {
+            assert_eq!(words(text), "TRUNCATE t", "{text}");
+        }
+        for text in ["", "/*", "--", "# TRUNCATE t", "/* TRUNCATE t */"] {
+            assert_eq!(words(text), "", "{text}");
+        }
     }
 }

@@ -113,6 +113,8 @@ pub fn run(
 pub(crate) struct Known {
     pub position: Option<(Index, Position, u64)>,
     pub confirmed: Option<(Index, Vec<(String, Index)>)>,
+    /// By which pools keys were sent then.
+    pub rings: Vec<String>,
     /// Entries with changes, and when the last of each was made.
     pub changes: Vec<(Index, u64)>,
     pub first: Index,
@@ -149,7 +151,10 @@ fn known_from(client: &mut Client, topic: &str, first: Index) -> Result<Known> {
                     known.position = Some((entry.index, position, changed_s));
                     known.changes.push((entry.index, changed_s));
                 }
-                Entry::Confirmed { servers } => known.confirmed = Some((entry.index, servers)),
+                Entry::Confirmed { servers, rings } => {
+                    known.confirmed = Some((entry.index, servers));
+                    known.rings = rings;
+                }
             }
         }
     }

@@ -268,7 +268,7 @@ mod tests {
         };
         assert_eq!(lacks(&sender), [(0, None), (2, Some(1)), (0, None)]);
         sender.push(Index(13), &keys(&["b2"]), holders);
-        sender.push(Index(14), &Entry::Confirmed { servers: vec![] }, holders);
+        sender.push(Index(14), &Entry::Confirmed { servers: vec![], rings: vec![] }, holders);
         assert_eq!(told(&sender, 1), words(&["b1", "b2"]));
         assert_eq!(told(&sender, 0), words(&[]), "nothing of it, and it is behind that");
         let positions = |sender: &Sender| -> Vec<u64> {

@@ -1,6 +1,7 @@
 //! What an invalidator asks of a kind of database, whatever its row log is like: where the log can be read on,
 //! what is in it, and what of that a reader of rows sees. [`crate::run`] is written against this alone.
 
+use crate::ahead::Reads;
 use crate::gate::{Change, Mark};
 use crate::map::Map;
 use crate::mariadb;
@@ -11,12 +12,9 @@ use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::tasks::Stop;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 /// Keys of one transaction; one with more empties the servers instead.
 pub const TRANSACTION_KEYS_MAX: usize = 100_000;
-/// Transactions that are read ahead.
-pub const AHEAD: usize = 1024;
 
 /// The servers of one kind of database.
 #[derive(Clone)]
@@ -119,8 +117,8 @@ pub fn refused(position: &Position, kind: &str) -> Error {
     ))
 }
 
-/// Reads of a log, in order. `NotFound` if the log has no more what follows.
-pub type Reads<M> = Receiver<Result<Read<M>>>;
+/// Told when something takes long.
+pub type Late = Box<dyn FnOnce() + Send>;
 
 /// Tables are not what they were, and the log does not say so.
 pub struct Reshaped<E> {
@@ -142,13 +140,13 @@ pub trait Source: Sized {
     fn connect(servers: &Servers<Self::Server>, about: &Arc<About>) -> Result<Self>;
 
     /// A position from which the log can be followed, and the moment before which nothing is known: no reader
-    /// may see older rows when servers have been emptied.
-    fn anew(&mut self) -> Result<(Position, Self::End)>;
+    /// may see older rows when servers have been emptied. `late` is called if the database takes long.
+    fn anew(&mut self, late: Late) -> Result<(Position, Self::End)>;
 
     /// Whether a SELECT that begins now sees all that was changed before a moment.
     fn shows(&mut self, end: &Self::End) -> Result<bool>;
 
-    /// The log behind a position. `NotFound` if it is there no more.
+    /// The log behind a position, in order. `NotFound`, here or as what is read, if it has no more what follows.
     fn follow(&mut self, from: &Position) -> Result<Reads<Self::Mark>>;
 
     /// What a SELECT that begins now sees, on each server that rows are read from.

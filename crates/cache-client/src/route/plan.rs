@@ -54,6 +54,10 @@ impl Pool {
         self.ring.find(key).map(|server| self.first + server)
     }
 
+    pub fn hashing(&self) -> Hashing {
+        self.ring.hashing()
+    }
+
     pub fn servers(&self) -> std::ops::Range<u32> {
         self.first..self.first + self.servers
     }

@@ -245,6 +245,47 @@ fn a_database_whose_log_says_too_little_is_refused_by_the_setting_s_name() {
     assert_eq!(shop.status(), None, "nothing was written");
 }
 
+/// Statements that change tables, as programs write them: behind comments, and of a whole schema. They were not
+/// seen, and what was cached of their rows stayed for good.
+#[test]
+fn a_table_that_goes_behind_a_comment_or_with_its_schema_empties_the_pool() {
+    let scratch = Scratch::new();
+    let Some(shop) = shop(&scratch, SETTINGS) else { return };
+    let invalidator = shop.start();
+    let (mut sql, mut client) = (shop.database.sql(), shop.client());
+    for text in ["/* page 7 */ TRUNCATE TABLE shop.items", "-- the end\nDROP DATABASE shop"] {
+        shop.settle();
+        client.set(b"item:1", b"1", 0).unwrap();
+        sql.run(text);
+        until(text, || client.get(b"item:1").unwrap().is_none());
+    }
+    invalidator.kill().judge();
+}
+
+/// A server that says nothing, though its connections stand: it is told, and read anew when it is there.
+#[test]
+fn a_mariadb_that_falls_silent_is_told_and_read_anew() {
+    let scratch = Scratch::new();
+    let Some(shop) = shop(&scratch, SETTINGS) else { return };
+    let metrics = scratch.path("pool.prom");
+    let mut command = Invalidator::command(&shop, &shop.database.url());
+    command.arg("--metrics").arg(&metrics);
+    let invalidator = Invalidator::start_by(command);
+    shop.settle();
+    signal(shop.database.pid(), "STOP");
+    until("it is told", || {
+        let text = std::fs::read_to_string(&metrics).unwrap_or_default();
+        text.contains("holdfast_invalidate_troubles 1")
+    });
+    signal(shop.database.pid(), "CONT");
+    let mut client = shop.client();
+    client.set(b"item:1", b"1", 0).unwrap();
+    shop.database.sql().run("UPDATE shop.items SET price = 2 WHERE id = 1");
+    until("keys are dropped again", || client.get(b"item:1").unwrap().is_none());
+    let said = invalidator.kill().whole();
+    assert!(said.contains("does not answer"), "{said}");
+}
+
 /// An invalidator that was away for longer than the database keeps its log.
 #[test]
 fn a_log_that_was_purged_empties_the_pool_and_says_so() {

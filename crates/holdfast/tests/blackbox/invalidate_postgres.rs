@@ -7,13 +7,13 @@ use super::postgres::{Postgres, SETTINGS, Sql};
 use super::shop::{self, ITEMS, Invalidator, Stand, Traffic, assert_cached_is_true, price};
 use std::sync::atomic::Ordering;
 
-type Shop = shop::Shop<Postgres>;
+pub type Shop = shop::Shop<Postgres>;
 
-const MAP: &str = "[[keys]]\ntable = \"shop.items\"\nkey = \"item:{id}\"\n\
+pub const MAP: &str = "[[keys]]\ntable = \"shop.items\"\nkey = \"item:{id}\"\n\
     [[keys]]\ntable = \"shop.items\"\nkey = \"name:{name}\"\n\
     [[keys]]\ntable = \"shop.marks\"\nkey = \"mark:{id}\"\n";
 
-fn shop(scratch: &Scratch, settings: &[&str]) -> Option<Shop> {
+pub fn shop(scratch: &Scratch, settings: &[&str]) -> Option<Shop> {
     let database = Postgres::start(&scratch.path("db"), settings)?;
     let mut sql = database.sql();
     for text in [
@@ -44,13 +44,13 @@ fn lsn(text: &str) -> u64 {
 }
 
 impl Shop {
-    fn start(&self) -> Invalidator {
+    pub fn start(&self) -> Invalidator {
         Invalidator::start_by(Invalidator::command(self, &self.database.url()))
     }
 
     /// Waits until every server has confirmed what the database has: a change that is made now, and so all
     /// before it.
-    fn settle(&self) {
+    pub fn settle(&self) {
         let mut sql = self.database.sql();
         let end = lsn(&sql.one("SELECT pg_current_wal_insert_lsn()"));
         sql.run("UPDATE shop.marks SET n = n + 1");
@@ -62,7 +62,7 @@ impl Shop {
     }
 
     /// Sets keys, and says which are gone once all changes are confirmed.
-    fn gone(&self, keys: &[&str], change: impl FnOnce()) -> Vec<String> {
+    pub fn gone(&self, keys: &[&str], change: impl FnOnce()) -> Vec<String> {
         let mut client = self.client();
         self.settle();
         keys.iter().for_each(|key| client.set(key.as_bytes(), b"x", 0).unwrap());
@@ -73,7 +73,7 @@ impl Shop {
     }
 
     /// Sets keys, and waits until a change has taken all of them away. What was before is confirmed.
-    fn drops(&self, keys: &[&str], change: impl FnOnce()) {
+    pub fn drops(&self, keys: &[&str], change: impl FnOnce()) {
         let mut client = self.client();
         keys.iter().for_each(|key| client.set(key.as_bytes(), b"x", 0).unwrap());
         change();

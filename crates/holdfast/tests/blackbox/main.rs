@@ -32,6 +32,8 @@ mod http;
 mod import;
 mod invalidate;
 mod invalidate_postgres;
+mod invalidate_postgres_data;
+mod invalidate_postgres_faults;
 mod kills;
 mod limits;
 mod logs;

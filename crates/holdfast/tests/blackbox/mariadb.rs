@@ -84,6 +84,10 @@ impl MariaDb {
         Some(database)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn url(&self) -> String {
         format!("mysql://root@127.0.0.1:{}", self.port)
     }

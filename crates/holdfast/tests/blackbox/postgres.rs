@@ -120,6 +120,11 @@ impl Postgres {
         url(self.port, "owner")
     }
 
+    /// From now on a primary of its own.
+    pub fn promote(&self) {
+        self.sql().run("SELECT pg_promote()");
+    }
+
     /// A connection, as soon as it is served.
     pub fn sql(&self) -> Sql {
         Sql::to(self.port)
@@ -183,22 +188,26 @@ fn spawn(directory: &Path, settings: &[String], port: u16) -> Child {
 
 /// A connection that blocks.
 pub struct Sql {
-    port: u16,
+    url: String,
     runtime: Background,
     conn: Option<Connection>,
 }
 
 impl Sql {
     pub fn to(port: u16) -> Sql {
+        Sql::at(&url(port, "owner"))
+    }
+
+    pub fn at(url: &str) -> Sql {
         let runtime = Background::start("sql").unwrap();
-        let server = Server::parse(&url(port, "owner")).unwrap();
+        let server = Server::parse(url).unwrap();
         let mut conn = None;
         until("the database serves", || {
             let server = server.clone();
             conn = runtime.wait_for(async move { server.connect(false).await }).ok();
             conn.is_some()
         });
-        Sql { port, conn, runtime }
+        Sql { url: url.to_owned(), conn, runtime }
     }
 
     /// The rows of a statement; nothing if the database is away, or refuses it.
@@ -250,6 +259,6 @@ impl Rows for Sql {
     }
 
     fn reconnect(&mut self) {
-        *self = Sql::to(self.port);
+        *self = Sql::at(&self.url);
     }
 }

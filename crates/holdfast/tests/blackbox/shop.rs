@@ -108,6 +108,20 @@ impl Invalidator {
         Invalidator { child, told: Some(told) }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The status with which it ends by itself.
+    pub fn ended(&mut self) -> Option<i32> {
+        let mut status = None;
+        until("the invalidator ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+
     /// Kills it; what it told, which may be warnings and no errors.
     pub fn kill(mut self) -> Told {
         self.child.kill().unwrap();

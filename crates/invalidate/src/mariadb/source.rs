@@ -1,13 +1,19 @@
 //! MariaDB as a [`Source`]: its connections, each lent to the runtime that asks.
 
 use super::{At, Log, Seen, Server, applied, check, check_replica, end, follow, snapshot};
+use crate::ahead::{Given, Reads, Tells, ahead};
 use crate::position::{Gtids, Place, Position};
-use crate::source::{AHEAD, About, Read, Reads, Servers, Source, refused};
+use crate::source::{About, Late, Read, Servers, Source, refused};
 use holdfast_base::{Error, Result};
-use holdfast_env::runtime::Background;
+use holdfast_env::runtime::{Background, sleep, within};
 use mysql_async::Conn;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+/// A question that the server answers from memory: one that does not is away, though nobody was told.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Before something is tried again for which there was no room.
+const REST: Duration = Duration::from_millis(10);
 
 /// One life of the connections.
 pub struct MariaDb {
@@ -46,10 +52,10 @@ impl Source for MariaDb {
         Ok(MariaDb { about, from, asks, source: Some(conn), readers, log: None })
     }
 
-    fn anew(&mut self) -> Result<(Position, (Gtids, Place))> {
+    fn anew(&mut self, _late: Late) -> Result<(Position, (Gtids, Place))> {
         let mut conn = self.source()?;
         let (conn, end) = self.asks.wait_for(async move {
-            let end = end(&mut conn).await?;
+            let end = answered(end(&mut conn)).await?;
             Ok((conn, end))
         })?;
         self.source = Some(conn);
@@ -69,7 +75,7 @@ impl Source for MariaDb {
         self.log = None;
         let log = Background::start("invalidate-log")?;
         let (about, server) = (self.about.clone(), self.from.clone());
-        let (changes, reads) = sync_channel(AHEAD);
+        let (changes, reads) = ahead();
         let begun = log.wait_for(async move {
             let conn = server.connect().await?;
             follow(conn, &gtids, about.server_id).await
@@ -83,7 +89,7 @@ impl Source for MariaDb {
         if self.readers.is_empty() {
             let mut conn = self.source()?;
             let (conn, seen) = self.asks.wait_for(async move {
-                let seen = snapshot(&mut conn).await?;
+                let seen = answered(snapshot(&mut conn)).await?;
                 Ok((conn, seen))
             })?;
             self.source = Some(conn);
@@ -93,7 +99,7 @@ impl Source for MariaDb {
         let (conns, seen) = self.asks.wait_for(async move {
             let mut seen = Vec::new();
             for conn in &mut conns {
-                seen.push(applied(conn).await?);
+                seen.push(answered(applied(conn)).await?);
             }
             Ok((conns, seen))
         })?;
@@ -108,12 +114,29 @@ impl MariaDb {
     }
 }
 
+/// What an answer comes to, if it comes.
+async fn answered<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let silent = || {
+        let seconds = ANSWER.as_secs();
+        Error::retry(format!("ask the database: it does not answer within {seconds} s"))
+    };
+    within(ANSWER, answer).await.ok_or_else(silent)?
+}
+
 /// Reads ahead until that fails, or nobody takes it.
-async fn read_on(mut log: Log, about: Arc<About>, changes: SyncSender<Result<Read<At>>>) {
+async fn read_on(mut log: Log, about: Arc<About>, changes: Tells<At>) {
     loop {
         let next = log.next(&about.map).await.map(|(change, why)| Read::Change(change, why));
-        let has_failed = next.is_err();
-        if changes.send(next).is_err() || has_failed {
+        let (has_failed, mut next) = (next.is_err(), next);
+        loop {
+            match changes.give(next) {
+                Given::Taken => break,
+                Given::Full(back) => next = back,
+                Given::Over => return,
+            }
+            sleep(REST).await;
+        }
+        if has_failed {
             return;
         }
     }

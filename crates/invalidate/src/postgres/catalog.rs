@@ -1,7 +1,7 @@
 //! What PostgreSQL's settings and catalog say: refuses what would leave changes out, by the name of what is to
 //! be mended, and sums up the shape of tables, which may change without a word in the log.
 
-use super::connection::{Connection, Texts};
+use super::connection::{APPLICATION, Connection, Texts};
 use super::seen::{Seen, Snapshot};
 use super::wire::{literal, name};
 use crate::map::Map;
@@ -20,12 +20,17 @@ const TYPES: &str = "20, 21, 23, 25, 1043, 1042, 2950, 17";
 const TYPE_NAMES: &str =
     "`smallint`, `integer`, `bigint`, `text`, `varchar`, `char(n)`, `uuid` or `bytea`";
 
+/// Who commits wait for.
+const NAMES: &str = "current_setting('synchronous_standby_names')";
+
 /// A server that is known not to leave changes out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checked {
     /// The database's number.
     pub database: u32,
     pub version: u32,
+    /// Its texts are bytes, which may be no UTF-8: a server refuses to send such ones as that.
+    pub has_no_encoding: bool,
 }
 
 fn text(row: &Texts, column: usize) -> &str {
@@ -44,7 +49,8 @@ pub async fn check(conn: &mut Connection, map: &Map, slot: &str) -> Result<Check
         "SELECT current_setting('server_version_num'), current_setting('wal_level'), pg_is_in_recovery(), \
          (SELECT oid FROM pg_database WHERE datname = current_database()), \
          current_setting('max_replication_slots')::int <= (SELECT count(*) FROM pg_replication_slots) \
-         AND NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {})",
+         AND NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {}), \
+         current_setting('server_encoding'), {NAMES}",
         literal(slot)
     );
     let rows = conn.ask(&query).await.map_err(|e| e.context(doing))?;
@@ -72,12 +78,36 @@ pub async fn check(conn: &mut Connection, map: &Map, slot: &str) -> Result<Check
     if is_true(row, 4) {
         return refused("no slot is free: raise `max_replication_slots`, or drop one");
     }
-    let checked = Checked { database: text(row, 3).parse().unwrap_or_default(), version };
+    check_not_waited_for(text(row, 6))?;
+    let database = text(row, 3).parse().unwrap_or_default();
+    let checked = Checked { database, version, has_no_encoding: text(row, 5) == "SQL_ASCII" };
     check_publication(conn, map, slot).await?;
     for (table, columns) in map.tables() {
         check_table(conn, slot, table, &columns, version).await?;
     }
     Ok(checked)
+}
+
+/// Refuses a primary whose commits may wait for this reader: it does not confirm a commit before a SELECT shows
+/// it, and no SELECT shows a commit that waits. Whoever counts any standbys of a list (`ANY`) has others to wait
+/// for, and is not kept by one that is late.
+fn check_not_waited_for(names: &str) -> Result<()> {
+    let (before, list) = names.split_once('(').unwrap_or(("", names));
+    let is_any =
+        before.split_whitespace().next().is_some_and(|how| how.eq_ignore_ascii_case("any"));
+    let mut names_here = list.trim().trim_end_matches(')').split(',').map(|name| {
+        let name = name.trim();
+        name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or(name)
+    });
+    let is_us = |name: &str| name == "*" || name.eq_ignore_ascii_case(APPLICATION);
+    if is_any || !names_here.any(is_us) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "check the database's settings: `synchronous_standby_names` is `{names}`, which takes this reader of the \
+         log for a standby: commits would wait for it, and it for them: name the standbys instead of `*`, or \
+         count them by ANY"
+    )))
 }
 
 fn split(table: &str) -> (&str, &str) {
@@ -213,10 +243,12 @@ async fn check_columns(
     Ok(())
 }
 
-/// A table, and those that it is parted into.
+/// A table, and those that it is parted into. Not by `pg_partition_tree()`, which locks them: whoever truncates a
+/// partition, or rewrites it for an hour, would be waited for.
 fn family(oid: &str) -> String {
     format!(
-        "(SELECT {oid}::oid AS oid UNION SELECT relid::oid FROM pg_partition_tree('{oid}'::regclass))"
+        "(WITH RECURSIVE below AS (SELECT {oid}::oid AS oid UNION SELECT i.inhrelid FROM below b \
+         JOIN pg_inherits i ON i.inhparent = b.oid) SELECT oid FROM below)"
     )
 }
 
@@ -258,11 +290,14 @@ pub struct Shape {
     pub tables: BTreeSet<u32>,
     /// The end of the log, once that could be seen.
     pub end: Lsn,
+    /// The transactions that ran then: what they had changed before may be logged as it was decided then.
+    pub running: BTreeSet<u64>,
 }
 
 /// Rows change without a word in the log when a table is rewritten, dropped, renamed, or a part of it goes
-/// elsewhere, and the log says nothing while a publication lacks a table. The catalog tells: a table's file is
-/// another one, or its number, its columns, its name; a publication's row is of another transaction.
+/// elsewhere, and the log says nothing while a publication lacks a table, or names it by what it is a part of.
+/// The catalog tells: a table's file is another one, or its number, its columns, its name; a publication's row,
+/// or one that makes a table part of another, is of another transaction. Nothing here waits for a lock.
 pub async fn shape(
     conn: &mut Connection,
     map: &Map,
@@ -285,19 +320,24 @@ pub async fn shape(
         false => "",
     };
     let query = format!(
-        "WITH roots AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+        "WITH RECURSIVE roots AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE (n.nspname, c.relname) IN ({pairs})), \
          family AS (SELECT oid FROM roots UNION \
-         SELECT t.relid::oid FROM roots r, pg_partition_tree(r.oid::regclass) t), \
+         SELECT i.inhrelid FROM family f JOIN pg_inherits i ON i.inhparent = f.oid), \
+         above AS (SELECT oid FROM roots UNION \
+         SELECT i.inhparent FROM above a JOIN pg_inherits i ON i.inhrelid = a.oid), \
+         kin AS (SELECT oid FROM family UNION SELECT oid FROM above), \
          published AS (SELECT oid, xmin FROM pg_publication WHERE pubname = {publication}), \
          said AS (SELECT 'r' AS kind, oid::text AS what FROM roots \
          UNION ALL SELECT 't', concat_ws(' ', c.oid, c.relnamespace, c.relname, c.relkind, c.relfilenode, \
          c.relreplident, c.relpersistence) FROM family f JOIN pg_class c ON c.oid = f.oid \
          UNION ALL SELECT 'c', concat_ws(' ', a.attrelid, a.attnum, a.attname, a.atttypid, a.attgenerated) \
          FROM family f JOIN pg_attribute a ON a.attrelid = f.oid AND a.attnum > 0 AND NOT a.attisdropped \
+         UNION ALL SELECT 'i', concat_ws(' ', i.inhrelid, i.inhparent, i.xmin) \
+         FROM pg_inherits i JOIN kin k ON i.inhrelid = k.oid \
          UNION ALL SELECT 'p', concat_ws(' ', oid, xmin) FROM published \
          UNION ALL SELECT 'm', concat_ws(' ', m.oid, m.xmin) FROM pg_publication_rel m \
-         JOIN published p ON m.prpubid = p.oid JOIN family f ON m.prrelid = f.oid {schemas}) \
+         JOIN published p ON m.prpubid = p.oid JOIN kin k ON m.prrelid = k.oid {schemas}) \
          SELECT kind, what FROM said ORDER BY kind, what COLLATE \"C\"",
         pairs = pairs.join(", "),
         publication = literal(publication),
@@ -314,9 +354,14 @@ pub async fn shape(
     let sum = sum.finish();
     let first = sum.as_ref().first_chunk::<8>().expect("32 bytes");
     // Later than what the catalog said, or at it.
-    let rows = conn.ask("SELECT pg_current_wal_insert_lsn()").await.map_err(doing)?;
-    let end = Lsn::parse(rows.first().map_or("", |row| text(row, 0))).map_err(doing)?;
-    Ok(Shape { sum: u64::from_be_bytes(*first).max(1), tables, end })
+    let query = format!("SELECT pg_current_wal_insert_lsn(), pg_current_snapshot(), {NAMES}");
+    let rows = conn.ask(&query).await.map_err(doing)?;
+    let row = rows.first().ok_or_else(|| doing(Error::retry("it says nothing")))?;
+    let (end, snapshot) = (Lsn::parse(text(row, 0)), Snapshot::parse(text(row, 1)));
+    // Whoever waits for this reader meanwhile is let go by its end.
+    check_not_waited_for(text(row, 2))?;
+    let running = snapshot.map_err(doing)?.running;
+    Ok(Shape { sum: u64::from_be_bytes(*first).max(1), tables, end: end.map_err(doing)?, running })
 }
 
 /// What a SELECT that begins now sees, on the server whose log is read.
@@ -361,4 +406,26 @@ pub async fn identify(conn: &mut Connection) -> Result<(u64, u32)> {
     let said =
         rows.first().and_then(|row| Some((text(row, 0).parse().ok()?, text(row, 1).parse().ok()?)));
     said.ok_or_else(|| Error::corrupt(format!("{doing}: it does not say")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With `*` every commit of the shop hung: it waited for the invalidator to confirm it, which waited until a
+    /// SELECT showed it.
+    #[test]
+    fn a_primary_whose_commits_may_wait_for_us_is_refused() {
+        for names in ["*", " * ", "FIRST 1 (s1, *)", "1 (*)", "2(s1,\"*\")", "Holdfast Invalidate"]
+        {
+            let e = check_not_waited_for(names).unwrap_err();
+            assert!(
+                e.message.contains(&format!("`{names}`")) && e.message.contains("ANY"),
+                "{e:?}"
+            );
+        }
+        for names in ["", "s1", "FIRST 1 (s1, s2)", "ANY 1 (*)", "any 2 (s1, *)", "\"a*\""] {
+            check_not_waited_for(names).unwrap();
+        }
+    }
 }

@@ -13,6 +13,8 @@ use url::Url;
 
 /// Until a server accepts a connection.
 const CONNECT: Duration = Duration::from_secs(10);
+/// What the server calls us.
+pub const APPLICATION: &str = "holdfast invalidate";
 /// Bytes that one receive takes at most.
 const RECEIVE_BYTES: usize = 64 << 10;
 
@@ -49,10 +51,13 @@ impl Server {
             return Err(wrong("a user and a database are needed"));
         }
         for (name, value) in url.query_pairs() {
-            if name != "sslmode" || value != "disable" {
-                return Err(wrong(&format!(
-                    "`{name}={value}` is not known, and connections are not encrypted yet"
-                )));
+            match (&*name, &*value) {
+                ("sslmode", "disable") => {}
+                ("sslmode", _) => {
+                    return Err(wrong("connections are not encrypted yet, `sslmode` is `disable`"));
+                }
+                // Not its value: libpq takes passwords there.
+                _ => return Err(wrong(&format!("`{name}` behind the `?` is not known"))),
             }
         }
         let address = format!("{host}:{}", url.port().unwrap_or(5432));
@@ -99,6 +104,21 @@ fn refused(refusal: &Refusal) -> Error {
     }
 }
 
+/// The same of what was refused while a log was read. What the server cannot put into a message, it cannot the
+/// next time either: a text that is none in its encoding, a row of a gigabyte. Then the log ends there.
+fn refused_in_log(refusal: &Refusal) -> Error {
+    let Refusal { state, message } = refusal;
+    let is_too_much = message.starts_with("invalid memory alloc request size");
+    match state.get(..2).unwrap_or_default() {
+        "22" | "54" => {}
+        _ if is_too_much => {}
+        // A publication that is gone: what is checked at the start says so.
+        _ if state == "42704" => return Error::retry(refused(refusal).message),
+        _ => return refused(refusal),
+    }
+    Error::not_found(format!("the database cannot tell what a row is: {message} ({state})"))
+}
+
 /// A connection.
 pub struct Connection {
     link: AsyncLink,
@@ -113,7 +133,7 @@ impl Connection {
         let mut settings = vec![
             ("user", server.user.as_str()),
             ("database", &server.database),
-            ("application_name", "holdfast invalidate"),
+            ("application_name", APPLICATION),
             ("client_encoding", "UTF8"),
             // What the sums and the rows of a log are made of must not hang on a server's settings.
             ("bytea_output", "hex"),
@@ -261,7 +281,7 @@ impl Connection {
             has_any = true;
             match Said::read(tag, body)? {
                 Said::Copy(body) => take(body)?,
-                Said::Refuses(refusal) => return Err(refused(&refusal)),
+                Said::Refuses(refusal) => return Err(refused_in_log(&refusal)),
                 Said::CopyEnds => {
                     return Err(Error::retry("read the row log: the database ended it"));
                 }
@@ -344,6 +364,7 @@ mod tests {
             "postgres://me:secret@h:x/shop",
             "postgres://me:secret@h/shop?sslmode=require",
             "postgres://me:secret%00@h/shop",
+            "postgres://me@h/shop?password=secret",
         ] {
             let message = Server::parse(wrong).err().unwrap().message;
             assert!(
@@ -370,6 +391,20 @@ mod tests {
             ("", Kind::Retry),
         ] {
             assert_eq!(kind(state), expected, "{state}");
+        }
+        let in_log = |state: &str, message: &str| {
+            refused_in_log(&Refusal { state: state.to_owned(), message: message.to_owned() }).kind
+        };
+        for (state, message, expected) in [
+            ("22021", "invalid byte sequence for encoding \"UTF8\": 0xff", Kind::NotFound),
+            ("54000", "out of memory", Kind::NotFound),
+            ("XX000", "invalid memory alloc request size 1200000003", Kind::NotFound),
+            ("XX000", "could not open relation", Kind::Retry),
+            ("42704", "publication \"holdfast_main\" does not exist", Kind::Retry),
+            ("58P01", "requested WAL segment has already been removed", Kind::NotFound),
+            ("57P01", "terminating connection due to administrator command", Kind::Retry),
+        ] {
+            assert_eq!(in_log(state, message), expected, "{state}");
         }
     }
 }

@@ -1,22 +1,22 @@
 //! PostgreSQL as a [`Source`]: its connections, each lent to the runtime that asks, and the reader of its log,
 //! which tells the slot what is in the topic, and so needed no more.
 
-use super::catalog::{self, Shape};
+use super::catalog::{self, Checked, Shape};
 use super::connection::{Connection, Server};
 use super::output::Sent;
 use super::rows::{Rows, YEAR_2000_S};
 use super::seen::{At, Seen};
 use super::slot::{self, Slot};
 use super::wire::name;
+use crate::ahead::{Given, Reads, Tells, ahead};
 use crate::position::{Lsn, Origin, Position, PostgresAt};
-use crate::source::{AHEAD, About, Read, Reads, Reshaped, Servers, Source, refused};
+use crate::source::{About, Late, Read, Reshaped, Servers, Source, refused};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::runtime::{Background, sleep, unless, within};
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 /// How soon a request to stop is heard while the database is asked.
@@ -27,8 +27,13 @@ const TELL: Duration = Duration::from_millis(200);
 const TELL_AT_LEAST_US: u64 = 5_000_000;
 /// Before something is tried again for which there was no room.
 const REST: Duration = Duration::from_millis(10);
-/// A question that the server answers from memory.
-const ANSWER: Duration = Duration::from_secs(30);
+/// A question that the server answers from memory: one that does not is away, though nobody was told.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Some hundred of them, when a life begins.
+const CHECKS: Duration = Duration::from_secs(60);
+/// A slot is made behind all transactions that run: when it is told that those take long, and given up.
+const SLOT_IS_LATE: Duration = Duration::from_secs(5);
+const SLOT: Duration = Duration::from_secs(3600);
 
 /// One life of the connections.
 pub struct Postgres {
@@ -40,7 +45,10 @@ pub struct Postgres {
     /// Of standbys that are read instead, with their names.
     readers: Vec<(Connection, String)>,
     origin: Origin,
-    version: u32,
+    checked: Checked,
+    /// Tables are of another shape than the topic's position says, while transactions run that may not be logged
+    /// by it.
+    unsettled: Option<Unsettled>,
     /// What the topic has, for the reader of the log.
     kept: Arc<AtomicU64>,
     log: Option<Background>,
@@ -52,14 +60,32 @@ pub struct End {
     lsn: Lsn,
 }
 
-/// What a future comes to, unless a stop is requested.
-async fn heard<T>(about: &About, future: impl Future<Output = Result<T>>) -> Result<T> {
+/// A shape for which servers were emptied, and who ran when it was seen.
+///
+/// A publication changes while others write: what they changed before is decoded by what it was then, and left
+/// out. They commit behind the order to empty, which so is given once more when they have ended.
+struct Unsettled {
+    sum: u64,
+    running: BTreeSet<u64>,
+}
+
+/// What a future comes to, unless a stop is requested, or it takes too long.
+async fn heard<T>(
+    about: &About,
+    patience: Duration,
+    future: impl Future<Output = Result<T>>,
+) -> Result<T> {
     let stopped = async {
         while !about.stop.is_requested() {
             sleep(HEAR).await;
         }
     };
     let told = || Error::retry("ask the database: told to end");
+    let silent = || {
+        let seconds = patience.as_secs();
+        Error::retry(format!("ask the database: it does not answer within {seconds} s"))
+    };
+    let future = async { within(patience, future).await.ok_or_else(silent)? };
     unless(stopped, future).await.ok_or_else(told)?
 }
 
@@ -92,11 +118,11 @@ impl Source for Postgres {
                 readers.push((conn, server.name.clone()));
             }
             let origin = Origin { system, timeline, database: checked.database };
-            Ok((conn, readers, origin, checked.version))
+            Ok((conn, readers, origin, checked))
         };
         let hears = about.clone();
-        let (conn, readers, origin, version) =
-            asks.wait_for(async move { heard(&hears, connecting).await })?;
+        let (conn, readers, origin, checked) =
+            asks.wait_for(async move { heard(&hears, CHECKS, connecting).await })?;
         Ok(Postgres {
             about: about.clone(),
             from: servers.from.clone(),
@@ -104,28 +130,33 @@ impl Source for Postgres {
             conn: Some(conn),
             readers,
             origin,
-            version,
+            checked,
+            unsettled: None,
             kept: Arc::default(),
             log: None,
         })
     }
 
-    fn anew(&mut self) -> Result<(Position, End)> {
-        self.log = None;
-        let (about, version) = (self.about.clone(), self.version);
-        let (lsn, shape, running) = self.ask(move |mut conn| async move {
+    fn anew(&mut self, late: Late) -> Result<(Position, End)> {
+        (self.log, self.unsettled) = (None, None);
+        let (about, version) = (self.about.clone(), self.checked.version);
+        let (lsn, shape) = self.ask(SLOT, move |mut conn| async move {
             let slot = Slot::find(&mut conn, &about.slot).await?;
             if let Some(slot) = &slot {
                 slot.check_free(&about.slot)?;
             }
-            // A slot is made behind all transactions that run then.
-            let lsn = slot::make(&mut conn, &about.slot, slot.is_some()).await?;
+            let tells = async {
+                sleep(SLOT_IS_LATE).await;
+                late();
+                std::future::pending().await
+            };
+            let making = slot::make(&mut conn, &about.slot, slot.is_some());
+            let lsn = unless(tells, making).await.expect("it tells and waits on")?;
             let shape = catalog::shape(&mut conn, &about.map, &about.slot, version).await?;
-            let snapshot = catalog::snapshot(&mut conn).await?;
-            Ok((conn, (lsn, shape, snapshot.running)))
+            Ok((conn, (lsn, shape)))
         })?;
         let at = PostgresAt { origin: self.origin, shape: shape.sum, lsn };
-        Ok((Position::Postgres(at), End { running, lsn: shape.end }))
+        Ok((Position::Postgres(at), End { running: shape.running, lsn: shape.end }))
     }
 
     fn shows(&mut self, end: &End) -> Result<bool> {
@@ -141,10 +172,10 @@ impl Source for Postgres {
         };
         // The one before has ended before another begins.
         self.log = None;
-        let (about, origin, version) = (self.about.clone(), self.origin, self.version);
+        let (about, origin, checked) = (self.about.clone(), self.origin, self.checked);
         let position = at.clone();
         // An answer, and no failure: the connection is needed again.
-        let found = self.ask(move |mut conn| async move {
+        let found = self.ask(ANSWER, move |mut conn| async move {
             let slot = Slot::find(&mut conn, &about.slot).await?;
             if let Some(slot) = &slot {
                 slot.check_free(&about.slot)?;
@@ -152,7 +183,7 @@ impl Source for Postgres {
             if let Some(why) = slot::missing(&position, origin, slot.as_ref()) {
                 return Ok((conn, Err(why)));
             }
-            let shape = catalog::shape(&mut conn, &about.map, &about.slot, version).await?;
+            let shape = catalog::shape(&mut conn, &about.map, &about.slot, checked.version).await?;
             Ok((conn, Ok(shape)))
         })?;
         let shape = found.map_err(Error::not_found)?;
@@ -166,13 +197,16 @@ impl Source for Postgres {
         let conn = log.wait_for(async move {
             let begun = async {
                 let mut conn = server.connect(true).await?;
+                if checked.has_no_encoding {
+                    conn.ask("SET client_encoding = 'SQL_ASCII'").await?;
+                }
                 conn.copy(&start).await?;
                 Ok(conn)
             };
-            heard(&about, begun).await
+            heard(&about, CHECKS, begun).await
         })?;
         self.kept.store(at.lsn.0, Ordering::Relaxed);
-        let (changes, reads) = sync_channel(AHEAD);
+        let (changes, reads) = ahead();
         let reader = Reader {
             rows: Rows::new(Arc::new(self.about.map.clone()), shape.tables),
             about: self.about.clone(),
@@ -190,7 +224,7 @@ impl Source for Postgres {
 
     fn look(&mut self) -> Result<Vec<Seen>> {
         if self.readers.is_empty() {
-            return self.ask(move |mut conn| async move {
+            return self.ask(ANSWER, move |mut conn| async move {
                 let snapshot = catalog::snapshot(&mut conn).await?;
                 Ok((conn, vec![Seen { snapshot, replayed: None }]))
             });
@@ -207,7 +241,7 @@ impl Source for Postgres {
                 }
                 Ok(seen)
             };
-            let seen = heard(&about, asking).await?;
+            let seen = heard(&about, CHECKS, asking).await?;
             Ok((readers, seen))
         })?;
         self.readers = readers;
@@ -218,32 +252,34 @@ impl Source for Postgres {
         let Position::Postgres(at) = position else {
             return Err(refused(position, "PostgreSQL"));
         };
-        let (about, version, before) = (self.about.clone(), self.version, at.shape);
-        let (shape, slot, trouble) = self.ask(move |mut conn| async move {
+        let (about, version) = (self.about.clone(), self.checked.version);
+        let (shape, slot, now) = self.ask(ANSWER, move |mut conn| async move {
             let shape = catalog::shape(&mut conn, &about.map, &about.slot, version).await?;
             let slot = Slot::find(&mut conn, &about.slot).await?;
-            let mut trouble = None;
-            if shape.sum != before {
-                match catalog::check(&mut conn, &about.map, &about.slot).await {
-                    Err(e) if matches!(e.kind, Kind::Invalid | Kind::Unsupported) => {
-                        trouble = Some(e.message);
-                    }
-                    checked => drop(checked?),
-                }
-            }
-            Ok((conn, (shape, slot, trouble)))
+            let now = catalog::snapshot(&mut conn).await?;
+            Ok((conn, (shape, slot, now)))
         })?;
         let retained_bytes = slot.map(|slot| slot.retained_bytes);
         self.about.progress.change(|counts| counts.retained_bytes = retained_bytes);
-        let Shape { sum, end, .. } = shape;
-        if sum == at.shape {
-            return Ok(None);
+        let Shape { sum, end, running, .. } = shape;
+        let before = self.unsettled.as_ref().map_or(at.shape, |unsettled| unsettled.sum);
+        let why = match &self.unsettled {
+            _ if sum != before => "tables of the map, or their publication, are not what they were",
+            Some(unsettled) if now.is_behind_all(&unsettled.running) => {
+                "what ran while tables of the map, or their publication, changed has ended"
+            }
+            _ => return Ok(None),
+        };
+        self.unsettled = None;
+        if sum != before && !running.is_empty() {
+            self.unsettled = Some(Unsettled { sum, running });
+        } else {
+            at.shape = sum;
         }
-        at.shape = sum;
-        let why = "tables of the map, or their publication, are not what they were".to_owned();
+        let trouble = self.trouble()?;
         // The catalog was read as others read it: what ran then had not changed it.
         let end = End { running: BTreeSet::new(), lsn: end };
-        Ok(Some(Reshaped { why, end, trouble }))
+        Ok(Some(Reshaped { why: why.to_owned(), end, trouble }))
     }
 
     fn kept(&mut self, position: &Position) {
@@ -254,8 +290,24 @@ impl Source for Postgres {
 }
 
 impl Postgres {
-    /// Lends the connection to a question.
-    fn ask<T, F>(&mut self, question: impl FnOnce(Connection) -> F + Send + 'static) -> Result<T>
+    /// Why the map does not fit its tables now.
+    fn trouble(&mut self) -> Result<Option<String>> {
+        let about = self.about.clone();
+        self.ask(CHECKS, move |mut conn| async move {
+            let trouble = match catalog::check(&mut conn, &about.map, &about.slot).await {
+                Err(e) if matches!(e.kind, Kind::Invalid | Kind::Unsupported) => Some(e.message),
+                checked => checked.map(|_| None)?,
+            };
+            Ok((conn, trouble))
+        })
+    }
+
+    /// Lends the connection to a question, for so long.
+    fn ask<T, F>(
+        &mut self,
+        patience: Duration,
+        question: impl FnOnce(Connection) -> F + Send + 'static,
+    ) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<(Connection, T)>> + Send,
@@ -263,7 +315,7 @@ impl Postgres {
         let failed = || Error::retry("ask the database: its connection failed");
         let (conn, about) = (self.conn.take().ok_or_else(failed)?, self.about.clone());
         let (conn, answer) =
-            self.asks.wait_for(async move { heard(&about, question(conn)).await })?;
+            self.asks.wait_for(async move { heard(&about, patience, question(conn)).await })?;
         self.conn = Some(conn);
         Ok(answer)
     }
@@ -279,7 +331,7 @@ struct Reader {
     /// What the slot knows, and since when.
     told: Lsn,
     told_us: u64,
-    changes: SyncSender<Result<Read<At>>>,
+    changes: Tells<At>,
 }
 
 impl Reader {
@@ -287,7 +339,11 @@ impl Reader {
         loop {
             if let Err(e) = self.read().await {
                 // Whoever takes them may have ended.
-                let _ = self.changes.send(Err(e));
+                let mut told = Err(e);
+                while let Given::Full(back) = self.changes.give(told) {
+                    told = back;
+                    sleep(REST).await;
+                }
                 return;
             }
         }
@@ -322,11 +378,12 @@ impl Reader {
         self.tell(wants_answer).await?;
         while let Some(read) = reads.pop_front() {
             let mut read = Ok(read);
-            while let Err(e) = self.changes.try_send(read) {
-                let TrySendError::Full(back) = e else {
-                    return Err(Error::retry("read the row log: nobody takes it"));
-                };
-                read = back;
+            loop {
+                match self.changes.give(read) {
+                    Given::Taken => break,
+                    Given::Full(back) => read = back,
+                    Given::Over => return Err(Error::retry("read the row log: nobody takes it")),
+                }
                 sleep(REST).await;
                 self.tell(false).await?;
             }

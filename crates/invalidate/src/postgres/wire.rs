@@ -6,6 +6,8 @@ use holdfast_base::{Error, Result};
 
 /// The largest message that is taken: the server builds none of a gigabyte.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
+/// Memory that is kept when all was taken: a row of hundreds of megabytes comes once.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 /// A message's tag and length.
 const HEAD_BYTES: usize = 5;
 /// Protocol 3.0.
@@ -25,6 +27,9 @@ impl Received {
         if self.taken > 0 {
             self.bytes.drain(..self.taken);
             self.taken = 0;
+        }
+        if self.bytes.is_empty() && self.bytes.capacity() > KEPT_BYTES_MAX {
+            self.bytes = Vec::new();
         }
         &mut self.bytes
     }
@@ -236,6 +241,12 @@ mod tests {
             }
             assert_eq!(got, [(b'Q', b"SELECT 1\0".to_vec()), (b'Z', b"I".to_vec())], "{cut}");
         }
+        let mut received = Received::default();
+        received
+            .space()
+            .extend_from_slice(&message(b'd', |body| body.extend_from_slice(&vec![7; 20 << 20])));
+        assert_eq!(received.message().unwrap().map(|(_, body)| body.len()), Some(20 << 20));
+        assert!(received.space().capacity() <= KEPT_BYTES_MAX, "a long row's memory is given back");
         for length in [0u32, 3, MESSAGE_BYTES_MAX as u32 + 1, u32::MAX] {
             let mut received = Received::default();
             received.space().extend_from_slice(&[&b"d"[..], &length.to_be_bytes()].concat());

@@ -2,12 +2,14 @@
 
 use super::{ENTRIES, REST, Settings, Shared, known};
 use crate::entry::Entry;
+use crate::rings;
 use crate::send::{Due, Sender, What};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_cache_client::{CacheClientOptions, Client as CacheClient, Drops};
 use holdfast_client::Client;
+use holdfast_env::event;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +45,15 @@ fn sender(shared: &Shared, client: &mut Client) -> Result<Option<(Sender, Index)
     let servers = pools(settings).flat_map(|pool| settings.plan.pools[pool].servers());
     let servers =
         servers.map(|number| (number, settings.plan.members[number as usize].to_string()));
-    let (kept, confirmed) = known.confirmed.unwrap_or((last, Vec::new()));
+    let (kept, mut confirmed) = known.confirmed.unwrap_or((last, Vec::new()));
+    let gainers = rings::gainers(&known.rings, &rings::describe(&settings.plan, pools(settings)));
+    let before = confirmed.len();
+    confirmed.retain(|(server, _)| !gainers.contains(server));
+    if confirmed.len() < before {
+        let why = "servers of the pool went, or weigh another amount: whoever has their keys now was not told of \
+                   them";
+        event!(InvalidateEmptied, why);
+    }
     let sender = Sender::new(servers, &confirmed, known.first, known.next);
     Ok(Some((sender, kept.min(last))))
 }
@@ -58,6 +68,10 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
         CacheClient::with_clock(members, CacheClientOptions::default(), shared.clock.clone())?;
     let holders = |key: &[u8]| -> Vec<u32> {
         pools(settings).filter_map(|pool| settings.plan.pools[pool].server(key)).collect()
+    };
+    let rings = rings::describe(&settings.plan, pools(settings));
+    let confirmed = |servers: Vec<(String, Index)>| {
+        Entry::Confirmed { servers, rings: rings.clone() }.to_bytes()
     };
     let (mut written, mut written_ns) = (Vec::new(), 0);
     while !shared.stop.is_requested() {
@@ -78,15 +92,13 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
         let now_ns = shared.clock.monotonic_ns();
         let positions = sender.positions();
         if positions != written && now_ns.saturating_sub(written_ns) >= CONFIRM_NS {
-            let entry = Entry::Confirmed { servers: positions.clone() }.to_bytes();
-            client.log().append(&shared.topic, &[entry])?;
+            client.log().append(&shared.topic, &[confirmed(positions.clone())])?;
             // The last position and what some server needs stay, and so does what was just written.
             client.log().trim(&shared.topic, keep.min(sender.needed()))?;
             (written, written_ns) = (positions, now_ns);
         }
     }
-    let entry = Entry::Confirmed { servers: sender.positions() }.to_bytes();
-    client.log().append(&shared.topic, &[entry])?;
+    client.log().append(&shared.topic, &[confirmed(sender.positions())])?;
     Ok(())
 }
 

@@ -2,12 +2,13 @@
 //! when they are visible, and appends their keys.
 
 use super::{REST, Shared, known};
+use crate::ahead::Reads;
 use crate::entry::{Entry, KEYS_MAX};
 use crate::gate::{Change, Gate, Mark};
 use crate::mariadb::MariaDb;
 use crate::position::Position;
 use crate::postgres::Postgres;
-use crate::source::{AHEAD, Database, Read, Reads, Reshaped, Servers, Source, refused};
+use crate::source::{Database, Read, Reshaped, Servers, Source, refused};
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::Client;
@@ -29,6 +30,7 @@ const POSITION_AGE_NS: u64 = 10_000_000_000;
 const LONG_NS: u64 = 5_000_000_000;
 
 const WHAT: &str = "changes are read";
+const BEGINS: &str = "the database began a log for this pool";
 const SEEN: &str = "what was changed before is visible";
 const FITS: &str = "the map fits the tables";
 
@@ -125,7 +127,7 @@ fn pass<S: Source>(
             }
         }
         if gate.is_empty() {
-            match reads.recv_timeout(HEAR) {
+            match reads.wait(HEAR) {
                 Ok(read) => take(&mut gate, read?),
                 Err(RecvTimeoutError::Timeout) => {
                     shared.goes_on(WHAT);
@@ -136,8 +138,8 @@ fn pass<S: Source>(
                 }
             }
         }
-        while gate.len() < AHEAD
-            && let Ok(read) = reads.try_recv()
+        while !gate.is_full()
+            && let Some(read) = reads.take()
         {
             // What was read before it counts, too, but another try reads it again.
             take(&mut gate, read?);
@@ -194,7 +196,14 @@ fn take<M: Mark>(gate: &mut Gate<M>, read: Read<M>) {
 /// Empties the servers as of now, since nobody knows what changed before.
 fn empty<S: Source>(writer: &mut Writer<'_>, source: &mut S, why: &str) -> Result<Position> {
     event!(InvalidateEmptied, why);
-    let (position, end) = source.anew()?;
+    let shared = writer.shared.clone();
+    let late = move || {
+        let why = "wait until the database begins a log for this pool, behind all transactions that run: one is \
+                   open for long, or prepared and not ended: the pool is emptied then";
+        shared.waits(BEGINS, why);
+    };
+    let (position, end) = source.anew(Box::new(late))?;
+    writer.shared.goes_on(BEGINS);
     wait_for(writer.shared, source, &end)?;
     writer.append_empty(&position)?;
     Ok(position)
