@@ -48,11 +48,11 @@ import types
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _holdfast, exchange, parts, places, sources, tables
+from . import _holdfast, exchange, parts, places, ray_cluster, sources, tables
 from .errors import HoldfastError, InvalidError
 from .progress import shown
 from .sort import Order
-from .tables import count_words
+from .tables import count_words  # noqa: F401 - for maps
 from .target import Target, part
 
 #: Keys that are combined before they are sent, and pairs that are sent at once.
@@ -428,7 +428,7 @@ def run(inputs, output, *, map=None, reduce, combine=None, key=None, ray="local"
             raise InvalidError("run a job of records: give `map`, and `format` where the input is a table")
         framing = sources.Framing(record, prefixed, delimiter)
         splits, reading = sources.splits_of(inputs, framing, split_bytes, access), Records(framing)
-    with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
+    with shown(progress) as bar, ray_cluster.connected(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
         bar.tell("sample")
         plan = exchange.plan(splits, memory, nodes, len(temp or [0]))

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from . import _holdfast, exchange, places, sources
+from . import _holdfast, exchange, places, ray_cluster, sources
 from .errors import CorruptError, HoldfastError, InvalidError
 from .progress import shown
 from .target import Target, part
@@ -182,7 +182,7 @@ def run(inputs, output, *, ray="local", order=Order(), memory=exchange.MEMORY_BY
     if uniform is not None:
         check_uniform(order, uniform)
     splits = sources.splits_of(inputs, order.framing(), split_bytes, access)
-    with shown(progress) as bar, exchange.cluster(ray, bar) as (engine, nodes):
+    with shown(progress) as bar, ray_cluster.connected(ray, bar) as (engine, nodes):
         began_cpu = time.process_time()
         bar.tell("sample")
         plan = exchange.plan(splits, memory, nodes, len(temp or [0]))

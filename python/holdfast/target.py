@@ -15,7 +15,7 @@ import secrets
 import shutil
 
 from . import places, sources
-from .errors import DeniedError, ExistsError, FullError, InvalidError, NotFoundError, RetryError, UnsupportedError
+from .errors import DeniedError, ExistsError, FullError, InvalidError, RetryError, UnsupportedError
 
 MARK = ".holdfast-sort-"
 PART = "part-"

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import holdfast
-from holdfast import errors, exchange
+from holdfast import errors, ray_cluster
 
 ray = pytest.importorskip("ray", reason="jobs over many machines are not tried: `make python-ray` installs Ray")
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
@@ -384,10 +384,10 @@ def test_bad_input_has_a_sentence(cluster, text, tmp_path, monkeypatch):
     with pytest.raises(errors.InvalidError, match="'bytes', 'ascii'"):
         sort(text, tmp_path / "out", uniform="often", order=Order(record=10, end=4))
     with fails(errors.UnsupportedError, "Ray 1.9.0", "pip install"):
-        exchange.check_version("1.9.0")
+        ray_cluster.check_version("1.9.0")
     with fails(errors.UnsupportedError, "Ray 3.0.1"):
-        exchange.check_version("3.0.1")
-    monkeypatch.setattr(exchange._holdfast, "__version__", "0.0.1")
+        ray_cluster.check_version("3.0.1")
+    monkeypatch.setattr(ray_cluster._holdfast, "__version__", "0.0.1")
     with fails(errors.UnsupportedError, "install the same wheel on every node"):
         sort(text, tmp_path / "out")
     monkeypatch.undo()

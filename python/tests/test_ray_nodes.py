@@ -8,7 +8,7 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="jobs over many machines are not tried: `make python-ray` installs Ray")
 
-from holdfast import errors, exchange  # noqa: E402
+from holdfast import errors, ray_cluster  # noqa: E402
 from test_ray import at_a_drawn_moment, gnu_sort, lines, sort, start, stop  # noqa: E402
 
 
@@ -43,8 +43,8 @@ def test_four_nodes_of_which_two_are_killed(text, tmp_path):
                     os.kill(slot.pid, signal.SIGKILL)
         # For Ray it is there for some fifteen seconds more. Splits were mapped there and a receiver was started
         # there, and the job waited: twice its own time.
-        assert node.node_id in [id for id, _ in exchange.alive(ray)]
-        assert node.node_id not in exchange.answering(ray)
+        assert node.node_id in [id for id, _ in ray_cluster.alive(ray)]
+        assert node.node_id not in ray_cluster.answering(ray)
         killed.append(node.node_id)
 
     killed = []

@@ -144,7 +144,7 @@ def test_a_job_that_fails_leaves_no_task_running(cluster, text, tmp_path):
     # A task on all processors at once is started when all are free.
     every = ray.remote(lambda: os.getpid())
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    from holdfast.exchange import on_node
+    from holdfast.ray_cluster import on_node
 
     asked = [every.options(num_cpus=1, scheduling_strategy=on_node(ray, node)).remote() for node in nodes]
     assert len(ray.get(asked, timeout=60)) == len(nodes) == 2
