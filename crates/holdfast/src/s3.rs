@@ -3,9 +3,9 @@
 
 use crate::dynamo::Dynamo;
 use crate::roles::{Announcement, Context, Metrics, Role, Rounds};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions, Housekeeping, Prober};
-use holdfast_node::Watch;
+use holdfast_node::{Node, Watch};
 use holdfast_s3::{Credentials, Entrance, HotCounts, Lifecycle, Limits, Server};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -57,7 +57,7 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let (blobs, credentials) = match opened {
         Ok(opened) => opened,
         Err(e) => {
-            node.view_failed(BLOBS_TOPIC, &doing(e));
+            node.view_failed(BLOBS_TOPIC, &doing(without_the_host(node, e)));
             return Ok(None);
         }
     };
@@ -76,6 +76,18 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let dynamo = Dynamo::start(context, &blobs)?;
     let file = data.join(holdfast_s3::CREDENTIALS_FILE);
     Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper, dynamo, https })))
+}
+
+/// The node that keeps the log makes the topic as it starts its own S3; what it says of one that is not there helps
+/// nobody.
+fn without_the_host(node: &Node, e: Error) -> Error {
+    match e.kind == Kind::NotFound && node.hosted().is_none() {
+        true => Error::not_found(
+            "the node that keeps the log has S3 off, and the names of blobs are kept there: set `s3_port` there, or \
+             to 0 here",
+        ),
+        false => e,
+    }
 }
 
 /// How this machine's own commands reach the port. Over loopback they need no encryption; through

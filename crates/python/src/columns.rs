@@ -41,7 +41,7 @@ impl Columns {
         let wrong = || Error::invalid("take columns: they do not fit each other");
         let number = |word: u64| match self.are_floats {
             true => Number::Float(f64::from_bits(word)),
-            false => Number::Whole(word.cast_signed()),
+            false => Number::Whole(word.cast_signed().into()),
         };
         let mut key = vec![self.kind as u8];
         if self.kind == 'a' {
@@ -162,7 +162,7 @@ impl Folding {
 pub fn number_of(key: &[u8], value: &[u8]) -> Result<Number> {
     Number::parse(value).ok_or_else(|| {
         Error::invalid(format!(
-            "fold the values of key `{}`: one is no number of 64 bits: answer numbers, or give a function",
+            "fold the values of key `{}`: one is no number of 128 bits: answer numbers, or give a function",
             fold::shown(key)
         ))
     })

@@ -424,7 +424,7 @@ type ToldFolded<'py> = Vec<(Bound<'py, PyBytes>, Told)>;
 /// A number as Python gets it.
 #[derive(IntoPyObject)]
 pub enum Told {
-    Whole(i64),
+    Whole(i128),
     Float(f64),
 }
 

@@ -13,19 +13,20 @@ const DIGIT_BITS: u32 = 15;
 /// A value that can be folded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// A whole number.
-    Whole(i64),
+    /// A whole number. Those of columns have 64 bits; a sum of some may need more, which is no matter of the order in
+    /// which they come.
+    Whole(i128),
     /// Any other, also one that is not a number.
     Float(f64),
 }
 
 impl Number {
-    /// Of its bytes; none if they are something else, or a whole number of more than 64 bits.
+    /// Of its bytes; none if they are something else, or a whole number of more than 128 bits.
     pub fn parse(bytes: &[u8]) -> Option<Number> {
         // The uppermost bit says that others may refer to the value, which a value alone has no use for.
         let (kind, rest) = bytes.split_first()?;
         match kind & 0x7f {
-            b'i' => Some(Number::Whole(i64::from(i32::from_le_bytes(rest.try_into().ok()?)))),
+            b'i' => Some(Number::Whole(i32::from_le_bytes(rest.try_into().ok()?).into())),
             b'g' => Some(Number::Float(f64::from_le_bytes(rest.try_into().ok()?))),
             b'T' if rest.is_empty() => Some(Number::Whole(1)),
             b'F' if rest.is_empty() => Some(Number::Whole(0)),
@@ -38,14 +39,20 @@ impl Number {
         let (count, digits) = bytes.split_first_chunk::<4>()?;
         let count = i32::from_le_bytes(*count);
         let (digits, rest) = digits.as_chunks::<2>();
-        if !rest.is_empty() || digits.len() != count.unsigned_abs() as usize || digits.len() > 5 {
+        if !rest.is_empty() || digits.len() != count.unsigned_abs() as usize {
             return None;
         }
-        let mut size = 0i128;
+        let mut size = 0u128;
         for digit in digits.iter().rev() {
-            size = size << DIGIT_BITS | i128::from(u16::from_le_bytes(*digit));
+            if size >> (u128::BITS - DIGIT_BITS) > 0 {
+                return None;
+            }
+            size = size << DIGIT_BITS | u128::from(u16::from_le_bytes(*digit));
         }
-        i64::try_from(if count < 0 { -size } else { size }).ok().map(Number::Whole)
+        match count < 0 {
+            true => 0i128.checked_sub_unsigned(size).map(Number::Whole),
+            false => i128::try_from(size).ok().map(Number::Whole),
+        }
     }
 
     /// Adds its bytes.
@@ -62,7 +69,7 @@ impl Number {
             return out.extend_from_slice(&small.to_le_bytes());
         }
         let mut size = whole.unsigned_abs();
-        let count = (u64::BITS - size.leading_zeros()).div_ceil(DIGIT_BITS) as i32;
+        let count = (u128::BITS - size.leading_zeros()).div_ceil(DIGIT_BITS) as i32;
         out.push(b'l');
         out.extend_from_slice(&(if whole < 0 { -count } else { count }).to_le_bytes());
         for _ in 0..count {
@@ -103,7 +110,7 @@ impl Fold {
         }
     }
 
-    /// Both in one; none where a sum of whole numbers needs more than 64 bits. What is not a number
+    /// Both in one; none where a sum of whole numbers needs more than 128 bits. What is not a number
     /// is neither the least nor the greatest, but where there is nothing else.
     pub fn of(self, a: Number, b: Number) -> Option<Number> {
         match (self, a, b) {
@@ -121,7 +128,7 @@ impl Fold {
     fn fold(self, key: &[u8], a: Number, b: Number) -> Result<Number> {
         self.of(a, b).ok_or_else(|| {
             Error::invalid(format!(
-                "sum the values of key `{}`: the sum needs more than 64 bits: give floats, or a function that adds",
+                "sum the values of key `{}`: the sum needs more than 128 bits: give floats, or a function that adds",
                 shown(key)
             ))
         })
@@ -230,13 +237,20 @@ mod tests {
     /// What `marshal.dumps` of Python 3.9 to 3.14 answers, with and without the bit for references.
     #[test]
     fn numbers_have_the_bytes_that_python_gives_them() {
-        let golden: [(i64, &[u8]); 6] = [
+        let golden: [(i128, &[u8]); 10] = [
             (0, b"i\0\0\0\0"),
             (-1, b"i\xff\xff\xff\xff"),
             (1 << 31, b"l\x03\0\0\0\0\0\0\0\x02\0"),
             (-(1 << 31) - 1, b"l\xfd\xff\xff\xff\x01\0\0\0\x02\0"),
-            (i64::MAX, b"l\x05\0\0\0\xff\x7f\xff\x7f\xff\x7f\xff\x7f\x07\0"),
-            (i64::MIN, b"l\xfb\xff\xff\xff\0\0\0\0\0\0\0\0\x08\0"),
+            (i64::MAX.into(), b"l\x05\0\0\0\xff\x7f\xff\x7f\xff\x7f\xff\x7f\x07\0"),
+            (i64::MIN.into(), b"l\xfb\xff\xff\xff\0\0\0\0\0\0\0\0\x08\0"),
+            (1 << 63, b"l\x05\0\0\0\0\0\0\0\0\0\0\0\x08\0"),
+            (1 << 120, b"l\x09\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0"),
+            (
+                i128::MAX,
+                b"l\x09\0\0\0\xff\x7f\xff\x7f\xff\x7f\xff\x7f\xff\x7f\xff\x7f\xff\x7f\xff\x7f\x7f\0",
+            ),
+            (i128::MIN, b"l\xf7\xff\xff\xff\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x80\0"),
         ];
         for (whole, told) in golden {
             assert_eq!(bytes(Number::Whole(whole)), told, "{whole}");
@@ -247,14 +261,23 @@ mod tests {
         }
         assert_eq!(bytes(Number::Float(1.5)), b"g\0\0\0\0\0\0\xf8\x3f");
         assert_eq!(Number::parse(b"T"), Some(Number::Whole(1)));
-        // 2^63, text, nothing, and what is cut.
-        for other in [&b"l\x05\0\0\0\0\0\0\0\0\0\0\0\x08\0"[..], b"z\x01a", b"", b"i\0\0", b"l\x01"]
-        {
+        // 2^127, 2^128 and 2^135, text, nothing, and what is cut.
+        let zeros = [0; 16];
+        for other in [
+            &[&b"l\x09\0\0\0"[..], &zeros, b"\x80\0"].concat(),
+            &[&b"l\x09\0\0\0"[..], &zeros, b"\0\x01"].concat(),
+            &[&b"l\x0a\0\0\0"[..], &zeros, b"\0\0\x01\0"].concat(),
+            &b"z\x01a"[..],
+            b"",
+            b"i\0\0",
+            b"l\x01",
+        ] {
             assert_eq!(Number::parse(other), None, "{other:?}");
         }
         let mut random = Random::new(1);
         for _ in 0..2000 {
-            let whole = random.next() as i64 >> (random.next() % 64);
+            let whole = (random.next() as i128) << 64 | random.next() as i128;
+            let whole = whole >> (random.next() % 128);
             assert_eq!(Number::parse(&bytes(Number::Whole(whole))), Some(Number::Whole(whole)));
         }
     }
@@ -266,11 +289,12 @@ mod tests {
         for fold in [Fold::Sum, Fold::Min, Fold::Max] {
             for seed in 0..50 {
                 let mut random = Random::new(seed);
-                let mut model: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+                let mut model: BTreeMap<Vec<u8>, i128> = BTreeMap::new();
                 let (mut table, mut sent) = (Table::new(fold, 200), Vec::new());
                 for _ in 0..300 {
                     let key = format!("s{}", random.next() % 9).into_bytes();
-                    let number = random.next() as i64 >> 32;
+                    // Two of them need more than 64 bits together.
+                    let number = i128::from(random.next() as i64);
                     let here = model.get(&key).map_or(number, |here| match fold {
                         Fold::Sum => here + number,
                         Fold::Min => number.min(*here),
@@ -306,9 +330,9 @@ mod tests {
         assert_eq!(Fold::Sum.of(one, Number::Float(0.5)), Some(Number::Float(1.5)));
         assert_eq!(Fold::Max.of(Number::Float(0.5), one), Some(one));
         let mut table = Table::new(Fold::Sum, 1000);
-        table.add(b"skey\n", Number::Whole(i64::MAX)).unwrap();
+        table.add(b"skey\n", Number::Whole(i128::MAX)).unwrap();
         let refused = table.add(b"skey\n", one).unwrap_err();
-        assert!(refused.message.contains("key `key\\n`: the sum needs more than 64 bits"));
+        assert!(refused.message.contains("key `key\\n`: the sum needs more than 128 bits"));
         assert!(Fold::named("mean").unwrap_err().message.contains("a function"));
     }
 }

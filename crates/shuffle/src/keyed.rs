@@ -13,8 +13,8 @@ const EMPTY: u128 = 0;
 /// Bytes of longer keys that there is room for: a slot has half a word for where they begin.
 const LONG_BYTES_MAX: usize = u32::MAX as usize;
 const SLOTS_MIN: usize = 16;
-/// What a key takes in the middle: slots have 32 bytes, and from three eighths to three quarters of them are taken.
-const KEY_BYTES: usize = 64;
+/// Slots a key, in the middle: from three eighths to three quarters of them are taken.
+const SLOTS_A_KEY: usize = 2;
 
 #[derive(Clone, Copy)]
 struct Slot<V> {
@@ -147,7 +147,7 @@ impl<V: Copy> Keyed<V> {
 
     /// About what it takes.
     pub fn held_bytes(&self) -> usize {
-        self.taken * KEY_BYTES + self.long.len()
+        self.taken * SLOTS_A_KEY * size_of::<Slot<V>>() + self.long.len()
     }
 
     /// Hands on keys and values, in no order.
@@ -208,7 +208,7 @@ mod tests {
                     keyed.each(&mut note).unwrap();
                     assert_eq!(found, model, "seed {seed}");
                     let long: usize = model.keys().map(Vec::len).filter(|n| *n > 15).sum();
-                    assert_eq!(keyed.held_bytes(), long + model.len() * KEY_BYTES);
+                    assert_eq!(keyed.held_bytes(), long + model.len() * 2 * 32);
                     keyed.clear();
                     model.clear();
                     assert_eq!((keyed.held_bytes(), keyed.taken), (0, 0));

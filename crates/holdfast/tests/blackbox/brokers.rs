@@ -128,6 +128,7 @@ fn a_log_moves_to_brokers_and_every_entry_keeps_its_index() {
     let (first, second) = (scratch.path("first"), scratch.path("second"));
     let port = free_port();
     let node = Node::start_with(&first, &format!("native_port = {port}\n"));
+    Node::set(&second, &format!("native_port = {}\n", free_port()));
     let other = Node::join(&second, &node, port);
     let mut client = node.client();
     client.put("/small", b"small", &Default::default()).unwrap();

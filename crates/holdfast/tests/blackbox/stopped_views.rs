@@ -407,3 +407,19 @@ fn a_damaged_entry_in_front_of_a_snapshot_costs_nothing() {
     assert!((0..300).any(|_| named(doctor())), "{}", doctor());
     node.stop();
 }
+
+/// It said that a topic did not exist, and to create it: which nobody can.
+#[test]
+fn s3_beside_a_log_whose_node_has_none_says_what_to_set() {
+    let (scratch, port) = (Scratch::new(), free_port());
+    let first = Node::start_with(&scratch.path("1"), &format!("native_port = {port}\n"));
+    let data = scratch.path("2");
+    Node::set(&data, &format!("native_port = {}\ns3_port = {}\n", free_port(), free_port()));
+    let mut second = Node::join(&data, &first, port);
+    second.told.announce("view.stopped");
+    let status = second.run(&["status"]).ok();
+    assert!(status.contains("has S3 off") && status.contains("set `s3_port` there"), "{status}");
+    second.client().put("/a", b"files are served", &NewFile::default()).unwrap();
+    second.stop();
+    first.stop();
+}
