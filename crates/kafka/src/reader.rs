@@ -23,6 +23,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// After this the broker's topic is compared again with what was read: one that is deleted and made anew
 /// under the same name tells no client.
 const COMPARE: Duration = Duration::from_secs(60);
+/// What was read last lies there, so it comes at once. Where it does not, the topic is another one by now, and waits for
+/// an entry at the very place.
+const PROOF: Duration = Duration::from_secs(5);
 /// Pause after a failure; doubled with each further one.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -243,7 +246,9 @@ impl Following {
             call(calls);
             match next? {
                 Next::Place => return Ok(()),
-                Next::On if proof.is_none() && begun.elapsed() > COMPARE => return Ok(()),
+                Next::On if begun.elapsed() > proof.as_ref().map_or(COMPARE, |_| PROOF) => {
+                    return Ok(());
+                }
                 Next::On => {}
             }
             if !self.state().feed.has_room() {
