@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import AsyncIterator, Iterable, Iterator, Optional
 
 from . import _holdfast
-from .client import Client, Log, named
+from .client import Client, Log, is_name, named
 from .client import connect as _connect
 from .errors import ExistsError, InvalidError, NotFoundError
 from .items import BATCH_ITEMS, Item, Items, Ride, batch_of, schema
@@ -259,7 +259,7 @@ class AsyncTable:
 
     async def exists(self, key: str) -> bool:
         """Whether there is such a key."""
-        return isinstance(key, str) and key != "" and "/" not in key and await self._client.exists(self._of(key))
+        return is_name(key) and await self._client.exists(self._of(key))
 
     async def count(self) -> int:
         """How many keys there are."""

@@ -214,11 +214,16 @@ class Client:
         return Log(self._client.log)
 
 
+def is_name(key) -> bool:
+    """Whether a table may have such a key."""
+    return isinstance(key, str) and key != "" and "/" not in key
+
+
 def named(key: str) -> str:
     """A key of a table; in a path, one that is empty or ends with a slash would be the table itself, or another key."""
     if not isinstance(key, str):
         raise TypeError(f"use a table's key {key!r:.100}: it is {type(key).__name__}: a key is text")
-    if key == "" or "/" in key:
+    if not is_name(key):
         raise InvalidError(f"use a table's key {key!r:.100}: it is a name in a directory: not empty, and without `/`")
     return key
 
@@ -271,7 +276,7 @@ class Table(MutableMapping):
             raise KeyError(key) from None
 
     def __contains__(self, key) -> bool:
-        return isinstance(key, str) and key != "" and "/" not in key and self._client.exists(self._of(key))
+        return is_name(key) and self._client.exists(self._of(key))
 
     def __iter__(self) -> Iterator[str]:
         return (entry.name for entry in self._client.list(self._path))

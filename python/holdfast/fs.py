@@ -21,11 +21,7 @@ from fsspec.utils import tokenize
 from .client import BUFFER_BYTES, connect
 from .errors import ExistsError, NotFoundError
 from .files import RawReader, RawWriter, refuse_taken
-from .fs_aio import WRITE_OPTIONS, Awaited, checked_ranges
-
-#: Bytes of one step of a copy.
-_COPY_BYTES = 1 << 20
-
+from .fs_aio import COPY_BYTES, WRITE_OPTIONS, Awaited, checked_ranges
 
 class HoldfastFileSystem(Awaited, AsyncFileSystem):
     """Files of a Holdfast cluster.
@@ -235,9 +231,9 @@ class HoldfastFileSystem(Awaited, AsyncFileSystem):
         if self.isdir(old):
             self.makedirs(new, exist_ok=True)
             return
-        with self.open(old, "rb", block_size=_COPY_BYTES) as source:
-            with self.open(new, "wb", block_size=_COPY_BYTES, size=source.size) as target:
-                while block := source.read(_COPY_BYTES):
+        with self.open(old, "rb", block_size=COPY_BYTES) as source:
+            with self.open(new, "wb", block_size=COPY_BYTES, size=source.size) as target:
+                while block := source.read(COPY_BYTES):
                     target.write(block)
 
     def touch(self, path, truncate=True, **_):

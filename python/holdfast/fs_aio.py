@@ -18,7 +18,7 @@ from .errors import ExistsError, InvalidError, NotFoundError
 #: Options of a file that is written which are passed on.
 WRITE_OPTIONS = ("mode", "mtime_ns", "storage_class", "metadata")
 #: Bytes of one step of a copy.
-_COPY_BYTES = 1 << 20
+COPY_BYTES = 1 << 20
 
 
 def checked_ranges(fs, paths, starts, ends, max_gap):
@@ -182,7 +182,7 @@ class Awaited:
         options = {k: v for k, v in options.items() if k in WRITE_OPTIONS}
         with open(lpath, "rb") as source:
             async with await self.open_async(path, "wb" if mode == "overwrite" else "xb", **options) as target:
-                while piece := source.read(_COPY_BYTES):
+                while piece := source.read(COPY_BYTES):
                     await target.write(piece)
 
     async def open_async(self, path, mode="rb", **options):

@@ -4,6 +4,7 @@
 
 use crate::source::{Read, TRANSACTION_KEYS_MAX};
 use holdfast_base::Result;
+use holdfast_env::runtime::sleep;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -13,6 +14,8 @@ use std::time::Duration;
 pub const AHEAD: usize = 1024;
 /// Their keys, which one transaction may pass.
 pub const AHEAD_KEYS: usize = 500_000;
+/// Before something is given again for which there was no room.
+pub const REST: Duration = Duration::from_millis(10);
 const _: () = assert!(TRANSACTION_KEYS_MAX <= AHEAD_KEYS);
 
 /// The reader's end.
@@ -64,6 +67,18 @@ impl<M> Tells<M> {
                 Given::Full(back)
             }
             Err(TrySendError::Disconnected(_)) => Given::Over,
+        }
+    }
+
+    /// The same, once there is room. False if nobody will ever take it.
+    pub async fn give_in_time(&self, mut read: Result<Read<M>>) -> bool {
+        loop {
+            match self.give(read) {
+                Given::Taken => return true,
+                Given::Full(back) => read = back,
+                Given::Over => return false,
+            }
+            sleep(REST).await;
         }
     }
 }

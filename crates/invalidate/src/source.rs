@@ -10,8 +10,10 @@ use crate::postgres;
 use crate::progress::Progress;
 use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
+use holdfast_env::runtime::within;
 use holdfast_env::tasks::Stop;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Keys of one transaction; one with more empties the servers instead.
 pub const TRANSACTION_KEYS_MAX: usize = 100_000;
@@ -115,6 +117,18 @@ pub fn refused(position: &Position, kind: &str) -> Error {
          or `--from` the database that it followed",
         position.kind()
     ))
+}
+
+/// A question that a server answers from memory: one that does not is away, though nobody was told.
+pub const ANSWER: Duration = Duration::from_secs(10);
+
+/// What an answer comes to, if it comes in time.
+pub async fn answered<T>(patience: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let silent = || {
+        let seconds = patience.as_secs();
+        Error::retry(format!("ask the database: it does not answer within {seconds} s"))
+    };
+    within(patience, answer).await.ok_or_else(silent)?
 }
 
 /// Told when something takes long.

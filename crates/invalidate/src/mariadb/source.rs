@@ -1,19 +1,13 @@
 //! MariaDB as a [`Source`]: its connections, each lent to the runtime that asks.
 
 use super::{At, Log, Seen, Server, applied, check, check_replica, end, follow, snapshot};
-use crate::ahead::{Given, Reads, Tells, ahead};
+use crate::ahead::{Reads, Tells, ahead};
 use crate::position::{Gtids, Place, Position};
-use crate::source::{About, Late, Read, Servers, Source, refused};
+use crate::source::{ANSWER, About, Late, Read, Servers, Source, answered, refused};
 use holdfast_base::{Error, Result};
-use holdfast_env::runtime::{Background, sleep, within};
+use holdfast_env::runtime::Background;
 use mysql_async::Conn;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// A question that the server answers from memory: one that does not is away, though nobody was told.
-const ANSWER: Duration = Duration::from_secs(10);
-/// Before something is tried again for which there was no room.
-const REST: Duration = Duration::from_millis(10);
 
 /// One life of the connections.
 pub struct MariaDb {
@@ -55,7 +49,7 @@ impl Source for MariaDb {
     fn anew(&mut self, _late: Late) -> Result<(Position, (Gtids, Place))> {
         let mut conn = self.source()?;
         let (conn, end) = self.asks.wait_for(async move {
-            let end = answered(end(&mut conn)).await?;
+            let end = answered(ANSWER, end(&mut conn)).await?;
             Ok((conn, end))
         })?;
         self.source = Some(conn);
@@ -89,7 +83,7 @@ impl Source for MariaDb {
         if self.readers.is_empty() {
             let mut conn = self.source()?;
             let (conn, seen) = self.asks.wait_for(async move {
-                let seen = answered(snapshot(&mut conn)).await?;
+                let seen = answered(ANSWER, snapshot(&mut conn)).await?;
                 Ok((conn, seen))
             })?;
             self.source = Some(conn);
@@ -99,7 +93,7 @@ impl Source for MariaDb {
         let (conns, seen) = self.asks.wait_for(async move {
             let mut seen = Vec::new();
             for conn in &mut conns {
-                seen.push(answered(applied(conn)).await?);
+                seen.push(answered(ANSWER, applied(conn)).await?);
             }
             Ok((conns, seen))
         })?;
@@ -114,29 +108,12 @@ impl MariaDb {
     }
 }
 
-/// What an answer comes to, if it comes.
-async fn answered<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
-    let silent = || {
-        let seconds = ANSWER.as_secs();
-        Error::retry(format!("ask the database: it does not answer within {seconds} s"))
-    };
-    within(ANSWER, answer).await.ok_or_else(silent)?
-}
-
 /// Reads ahead until that fails, or nobody takes it.
 async fn read_on(mut log: Log, about: Arc<About>, changes: Tells<At>) {
     loop {
         let next = log.next(&about.map).await.map(|(change, why)| Read::Change(change, why));
-        let (has_failed, mut next) = (next.is_err(), next);
-        loop {
-            match changes.give(next) {
-                Given::Taken => break,
-                Given::Full(back) => next = back,
-                Given::Over => return,
-            }
-            sleep(REST).await;
-        }
-        if has_failed {
+        let has_failed = next.is_err();
+        if !changes.give_in_time(next).await || has_failed {
             return;
         }
     }

@@ -8,9 +8,9 @@ use super::rows::{Rows, YEAR_2000_S};
 use super::seen::{At, Seen};
 use super::slot::{self, Slot};
 use super::wire::name;
-use crate::ahead::{Given, Reads, Tells, ahead};
+use crate::ahead::{Given, REST, Reads, Tells, ahead};
 use crate::position::{Lsn, Origin, Position, PostgresAt};
-use crate::source::{About, Late, Read, Reshaped, Servers, Source, refused};
+use crate::source::{ANSWER, About, Late, Read, Reshaped, Servers, Source, answered, refused};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::runtime::{Background, sleep, unless, within};
 use std::collections::{BTreeSet, VecDeque};
@@ -25,10 +25,6 @@ const HEAR: Duration = Duration::from_millis(100);
 const TELL: Duration = Duration::from_millis(200);
 /// How often it is told that somebody reads; the server gives up who is silent for a minute.
 const TELL_AT_LEAST_US: u64 = 5_000_000;
-/// Before something is tried again for which there was no room.
-const REST: Duration = Duration::from_millis(10);
-/// A question that the server answers from memory: one that does not is away, though nobody was told.
-const ANSWER: Duration = Duration::from_secs(10);
 /// Some hundred of them, when a life begins.
 const CHECKS: Duration = Duration::from_secs(60);
 /// A slot is made behind all transactions that run: when it is told that those take long, and given up.
@@ -81,12 +77,7 @@ async fn heard<T>(
         }
     };
     let told = || Error::retry("ask the database: told to end");
-    let silent = || {
-        let seconds = patience.as_secs();
-        Error::retry(format!("ask the database: it does not answer within {seconds} s"))
-    };
-    let future = async { within(patience, future).await.ok_or_else(silent)? };
-    unless(stopped, future).await.ok_or_else(told)?
+    unless(stopped, answered(patience, future)).await.ok_or_else(told)?
 }
 
 impl Source for Postgres {
@@ -339,11 +330,7 @@ impl Reader {
         loop {
             if let Err(e) = self.read().await {
                 // Whoever takes them may have ended.
-                let mut told = Err(e);
-                while let Given::Full(back) = self.changes.give(told) {
-                    told = back;
-                    sleep(REST).await;
-                }
+                self.changes.give_in_time(Err(e)).await;
                 return;
             }
         }
