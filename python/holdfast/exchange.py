@@ -222,6 +222,8 @@ class Exchange:
         self.sums = {p: tuple(sums) for p, (_, sums) in (done or {}).items()}
         self.note = note or (lambda *_: None)
         self.failures = {}
+        #: Until when what is done again is left alone, by what it is.
+        self.rests = {}
         self.stats = Stats(splits=len(splits), partitions=partitions, nodes=len(nodes), resumed_partitions=len(self.done))
         self.usage = {}
         self.pending = {}
@@ -319,7 +321,10 @@ class Exchange:
             self.stats.lost_attempts += 1
             self.stats.timeline.lost.append((self.now(), f"partition {what[2]}: {why}"))
             self.count(name, why)
-        time.sleep(AGAIN_S * 2 ** self.failures[name])
+        self.rests[name] = self.now() + AGAIN_S * 2 ** self.failures[name]
+
+    def rests_still(self, *name):
+        return self.now() < self.rests.get(name, 0.0)
 
     def is_there(self, slot):
         from ray.exceptions import GetTimeoutError, RayActorError
@@ -347,7 +352,10 @@ class Exchange:
                 # Partitions are as long as they are, also where a receiver is lost later.
                 if "map" in self.stats.phases and self.collect_sums():
                     self.submit_finishes()
-                if self.pending:
+                if not self.pending:
+                    # All that is left rests.
+                    time.sleep(AGAIN_S)
+                else:
                     for ref in self.ray.wait(list(self.pending), num_returns=1, timeout=LOOK_S)[0]:
                         self.take(ref, self.pending.pop(ref))
                 self.look()
@@ -423,8 +431,9 @@ class Exchange:
     def submit_maps(self):
         """Starts attempts at splits that a receiver lacks; true if there are any to start or wait for."""
         wanted = [slot for slot in self.slots if self.wanted(slot)]
-        while self.todo:
-            split = next(iter(self.todo.values()))
+        for split in list(self.todo.values()):
+            if self.rests_still("split", split.number):
+                continue
             slots = [slot for slot in wanted if split.number not in slot.have]
             if slots:
                 node = self.node_to_map()
@@ -432,7 +441,7 @@ class Exchange:
                     return True
                 self.submit_map(split, slots, node)
             del self.todo[split.number]
-        return bool(self.mapped_now())
+        return bool(self.todo or self.mapped_now())
 
     def submit_map(self, split, slots, node):
         targets = [(slot.address, [p for p in slot.partitions if p not in self.done]) for slot in slots]
@@ -464,7 +473,7 @@ class Exchange:
             offsets[p] = at
             at += self.sums[p][1]
         for slot in self.slots:
-            left = [p for p in slot.partitions if p not in self.done]
+            left = [p for p in slot.partitions if p not in self.done and not self.rests_still("partition", p)]
             if len(slot.have) < len(self.splits):
                 continue
             # One at a time: the memory of a partition is a receiver's whole share.

@@ -19,7 +19,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.utils import tokenize
 
 from .client import BUFFER_BYTES, connect
-from .errors import ExistsError, NotFoundError
+from .errors import ExistsError, HoldfastError, NotFoundError, RetryError
 from .files import RawReader, RawWriter, refuse_taken
 from .fs_aio import COPY_BYTES, WRITE_OPTIONS, Awaited, checked_ranges
 
@@ -281,9 +281,12 @@ class HoldfastFileSystem(Awaited, AsyncFileSystem):
         if plain:
             try:
                 return self.client.get_ranges(ranges)
-            except OSError:
+            except (HoldfastError, OSError) as error:
                 if on_error == "raise":
                     raise
+                if isinstance(error, RetryError):
+                    # Nobody answers: asked one by one, each would wait as long.
+                    return [error] * len(ranges)
         # One by one, so that each has an answer of its own.
         return super().cat_ranges(paths, starts, ends, on_error=on_error, **options)
 

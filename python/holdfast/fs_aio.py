@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 
 from . import aio
-from .errors import ExistsError, InvalidError, NotFoundError
+from .errors import ExistsError, HoldfastError, InvalidError, NotFoundError, RetryError
 
 #: Options of a file that is written which are passed on.
 WRITE_OPTIONS = ("mode", "mtime_ns", "storage_class", "metadata")
@@ -149,9 +149,12 @@ class Awaited:
         if plain:
             try:
                 return await (await self._client()).get_ranges(ranges)
-            except OSError:
+            except (HoldfastError, OSError) as error:
                 if on_error == "raise":
                     raise
+                if isinstance(error, RetryError):
+                    # Nobody answers: asked one by one, each would wait as long.
+                    return [error] * len(ranges)
         # One by one, so that each has an answer of its own.
         return await super()._cat_ranges(paths, starts, ends, on_error=on_error, **options)
 

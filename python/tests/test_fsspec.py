@@ -10,6 +10,7 @@ import pytest
 fsspec = pytest.importorskip("fsspec")
 from fsspec.tests import abstract
 
+from conftest import Node
 from holdfast import errors
 from holdfast.fs import HoldfastFileSystem
 
@@ -140,6 +141,19 @@ def test_ranges_are_as_those_of_python(fs, place):
     assert isinstance(got[3], FileNotFoundError)
     with pytest.raises(FileNotFoundError):
         fs.cat_ranges(paths, 0, 1, on_error="raise")
+
+
+@pytest.mark.parametrize("kind", [HoldfastFileSystem, MirroredFileSystem])
+def test_ranges_of_a_node_that_is_gone_are_errors_and_not_raised(tmp_path, kind):
+    node = Node(tmp_path / "data")
+    fs = kind(node.server, skip_instance_cache=True, patience=0.1)
+    fs.pipe("/a", b"bytes")
+    assert fs.cat_ranges(["/a"], 0, 2) == [b"by"]
+    node.kill()
+    got = fs.cat_ranges(["/a", "/b"], 0, 2, on_error="return")
+    assert [type(error) for error in got] == [errors.RetryError] * 2
+    with pytest.raises(errors.RetryError):
+        fs.cat_ranges(["/a", "/b"], 0, 2, on_error="raise")
 
 
 def test_a_directory_that_moves_is_one_step(fs, client, place):

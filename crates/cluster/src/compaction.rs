@@ -151,6 +151,20 @@ impl Rewriting {
         &self.stores
     }
 
+    /// Whether the chunk is not as it was planned for any more (a copy came or went, another attempt
+    /// began), for which the log refuses the switch: the next attempt takes the chunk as it is then.
+    pub fn is_overtaken(&self, chunk: &Chunk) -> bool {
+        let known = |store: &StoreId| self.stores.contains(store) || self.lost.contains(store);
+        let holders = match self.from == chunk.generation {
+            true => Some(&chunk.replicas),
+            false => chunk.old.iter().find(|old| old.generation == self.from).map(|o| &o.replicas),
+        };
+        check_begun(chunk, self.next).is_err()
+            || !is_ready(chunk)
+            || !chunk.replicas.iter().all(known)
+            || !holders.is_some_and(|held| self.stores.iter().all(|store| held.contains(store)))
+    }
+
     /// Judges the answers; a store without one was not asked, or is silent.
     pub fn judge(&self, answers: &BTreeMap<StoreId, Result<Made>>) -> Verdict {
         let (mut made, mut damaged, mut silent) = (BTreeMap::new(), Vec::new(), None);

@@ -208,7 +208,8 @@ enum Command {
         /// Write a summary that `--summaries` reads
         #[arg(long, value_name = "FILE")]
         summary_out: Option<PathBuf>,
-        /// Files, checked as one after the other; `-` is standard input
+        /// Files, checked as one after the other; of a directory its files by name; `-` is standard
+        /// input
         #[arg(required = true, value_name = "FILE")]
         files: Vec<String>,
     },
@@ -248,6 +249,30 @@ pub fn run(sort: &Sort, connect: &dyn Fn() -> Result<Client>, lines: &mut Lines)
     }
 }
 
+/// A file is its own part. A directory's parts are its files in the order of their names, without those
+/// that readers of parts pass over: in front of their names is a `.` or `_`.
+#[expect(clippy::disallowed_methods, reason = "a directory that the user named")]
+fn parts_of(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let doing = |e: Error| e.context(format_args!("check the parts in `{}`", path.display()));
+    let mut parts = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|e| doing(e.into()))? {
+        let entry = entry.map_err(|e| doing(e.into()))?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".")
+            && !entry.file_name().as_encoded_bytes().starts_with(b"_")
+        {
+            parts.push(entry.path());
+        }
+    }
+    if parts.is_empty() {
+        return Err(doing(Error::invalid("there are none")));
+    }
+    parts.sort_unstable();
+    Ok(parts)
+}
+
 #[expect(clippy::disallowed_methods, reason = "summary files that the user named")]
 fn check_files(
     summaries: bool,
@@ -264,7 +289,9 @@ fn check_files(
         } else if file == "-" {
             parts.extend(check::stream(&mut std::io::stdin())?);
         } else {
-            parts.extend(check::file(&RealDisk, Path::new(file), processors())?);
+            for path in parts_of(Path::new(file))? {
+                parts.extend(check::file(&RealDisk, &path, processors())?);
+            }
         }
     }
     let Some(all) = check::chain(parts) else {

@@ -204,7 +204,14 @@ impl Node {
         let (chunk, next) = (rewriting.chunk, rewriting.next);
         match rewriting.judge(answers) {
             Verdict::Switch(switch) => {
-                self.propose_and_wait(switch, Durability::Durable)?;
+                if let Err(e) = self.propose_and_wait(switch, Durability::Durable) {
+                    let now = self.read_chunk(chunk, |view, _| view.get(chunk).cloned())?;
+                    // A copy that came or went while the stores computed is no fault of anybody's.
+                    return Err(match now.is_some_and(|now| rewriting.is_overtaken(&now)) {
+                        true => Error::retry(e.to_string()),
+                        false => e,
+                    });
+                }
             }
             Verdict::Wait(e) => {
                 sometimes!("a compaction waited for a replica");

@@ -205,6 +205,25 @@ fn records_of_the_benchmark_are_made_sorted_and_checked() {
         let said = String::from_utf8(checked.stdout).unwrap();
         assert!(said.contains(&checksum) && said.contains("300000 records"), "{said} {made}");
         refused(holdfast(&["check", "data"], &scratch.0, b""), &["check", "first is record"]);
+        // The same in parts: one verdict, also of what is wrong between them.
+        let parts = scratch.0.join("parts");
+        fs::create_dir_all(&parts).unwrap();
+        refused(holdfast(&["check", "parts"], &scratch.0, b""), &["parts in `parts`", "none"]);
+        let sorted = fs::read(scratch.0.join("sorted")).unwrap();
+        let (front, back) = sorted.split_at(123_456 * 100);
+        for (first, second) in [("part-00000", "part-00001"), ("part-00001", "part-00000")] {
+            fs::write(parts.join(first), front).unwrap();
+            fs::write(parts.join(second), back).unwrap();
+            fs::write(parts.join("_manifest"), b"no record").unwrap();
+            let checked = holdfast(&["check", "parts"], &scratch.0, b"");
+            let said = String::from_utf8(checked.stdout.clone()).unwrap();
+            assert!(said.contains(&checksum) && said.contains("300000 records"), "{said} {made}");
+            match first < second {
+                true => assert!(checked.status.success(), "{checked:?}"),
+                false => refused(checked, &["1 records are less", "first is record"]),
+            }
+        }
+        fs::remove_dir_all(&parts).unwrap();
         fs::remove_file(scratch.0.join("data")).unwrap();
         fs::remove_file(scratch.0.join("sorted")).unwrap();
     }
