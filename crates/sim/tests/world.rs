@@ -63,7 +63,7 @@ fn deliberate_bugs_are_caught() {
     let bugs: [Bug<'_>; 6] = [
         ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1, "is synced on"),
         ("directory not synced", &["chunk.create-name"], &[], 1, "is synced on"),
-        ("stale epoch", none, &["log.stale-epoch-accepted"], 2, "deposed leaders"),
+        ("stale epoch", none, &["log.stale-epoch-accepted"], 3, "deposed leaders"),
         ("the shortest decides", none, &["node.sealed-at-the-shortest"], 19, "was dropped there"),
         (
             "a fence forgotten",
@@ -72,7 +72,7 @@ fn deliberate_bugs_are_caught() {
             1,
             "was open when the store started",
         ),
-        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 4, "of open chunk"),
+        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 20, "of open chunk"),
     ];
     for (name, sites, bugs, first, word) in bugs {
         let found = (first..first + SCHEDULES_MAX).find_map(|seed| {
