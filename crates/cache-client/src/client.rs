@@ -1,19 +1,24 @@
 //! The blocking client: runs batches on a pool of servers. Without a thread of its own; one
 //! client is one thread's.
 
-use crate::batch::{self, Answer, Batch, NONE, Store};
+use crate::batch::{Answer, Batch, NONE, Store};
 use crate::fleet::absence::Absences;
 use crate::fleet::{self, Counts, Outcome, Request, Transport};
 use crate::links::{self, Links};
-use crate::lookaside::command;
 use crate::ring::{Hashing, Member, Ring};
+use crate::route::RoutePlan;
 use crate::window::Window;
 use crate::wire::{BODY_BYTES, KEY_BYTES_MAX, Shape};
 use holdfast_base::{Error, Result};
 use holdfast_env::poll::{Events, Poller};
+use holdfast_env::tls::{TlsTarget, TlsTrust};
 use holdfast_env::{Clock, RealClock};
 use std::sync::Arc;
 use std::time::Duration;
+
+mod servers;
+
+pub use servers::Drops;
 
 const EVENTS: usize = 256;
 
@@ -37,6 +42,8 @@ pub struct CacheClientOptions {
     /// a datagram.
     pub keys_per_request: usize,
     pub failover: Failover,
+    /// Where the servers speak TLS: what they are believed for. Gets go over TCP then.
+    pub tls: Option<TlsTrust>,
     /// Waits without sleeping: for a client that has a core to itself.
     pub spin: bool,
     pub fleet: fleet::Settings,
@@ -49,21 +56,12 @@ impl Default for CacheClientOptions {
             gets: Transport::default(),
             keys_per_request: 100,
             failover: Failover::default(),
+            tls: None,
             spin: false,
             fleet: fleet::Settings::default(),
         }
     }
 }
-
-/// What a server is to drop; see [`Client::drop_at`].
-#[derive(Clone, Copy, Debug)]
-pub enum Drops<'a> {
-    Keys(&'a [Vec<u8>]),
-    All,
-}
-
-/// Keys that one request drops.
-const DROPS: usize = 500;
 
 /// One request over TCP.
 #[derive(Clone, Copy)]
@@ -101,8 +99,38 @@ impl Client {
         Client::with_clock(&members, options, Arc::new(RealClock::new()))
     }
 
+    /// A client of all servers of a plan, numbered as they are there; each is spoken to as its pool says.
+    pub fn of_plan(
+        plan: &RoutePlan,
+        options: CacheClientOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Client> {
+        Client::with_targets(&plan.members, plan.targets.clone(), options, clock)
+    }
+
     pub fn with_clock(
         members: &[Member],
+        options: CacheClientOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Client> {
+        let targets = match &options.tls {
+            None => Vec::new(),
+            Some(_) if options.gets == Transport::Udp => {
+                return Err(Error::invalid(
+                    "make a cache client: UDP has no TLS: send its gets over TCP",
+                ));
+            }
+            Some(trust) => {
+                let hosts = members.iter().map(|member| member.host.as_str());
+                trust.targets(hosts)?.into_iter().map(Some).collect()
+            }
+        };
+        Client::with_targets(members, targets, options, clock)
+    }
+
+    fn with_targets(
+        members: &[Member],
+        targets: Vec<Option<TlsTarget>>,
         options: CacheClientOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Client> {
@@ -111,16 +139,12 @@ impl Client {
         }
         let addresses = members.iter().map(links::resolve).collect::<Result<Vec<_>>>()?;
         let failed = |e: std::io::Error| Error::from(e).context("make a cache client");
+        let absences = Arc::new(Absences::new(members.len()));
+        let links = Links::new(addresses, options.fleet, clock, 0, absences).with_tls(targets);
         Ok(Client {
             ring: Ring::new(members, options.hashing),
             chains: vec![(NONE, NONE); 2 * members.len()],
-            links: Links::new(
-                addresses,
-                options.fleet,
-                clock,
-                0,
-                Arc::new(Absences::new(members.len())),
-            ),
+            links,
             poller: Poller::new().map_err(failed)?,
             events: Events::new(EVENTS),
             active: Vec::new(),
@@ -186,6 +210,10 @@ impl Client {
             self.links.event(self.events.get(i), done);
         }
         Ok(())
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.links.clock()
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -390,75 +418,6 @@ impl Client {
         };
         self.single = batch;
         result
-    }
-
-    /// Tells servers, by their numbers, what they are to drop, all at once; which of them have done it.
-    /// Meant for who has invalidations to send to every server that may hold a key, alive or not.
-    pub fn drop_at(&mut self, orders: &[(u32, Drops<'_>)], stale_s: u32) -> Result<Vec<bool>> {
-        let mut request = Vec::new();
-        for (_, order) in orders {
-            if let Drops::Keys(keys) = order {
-                keys.iter().try_for_each(|key| batch::check(key))?;
-            }
-        }
-        self.refresh()?;
-        let mut parts = Vec::new();
-        for (number, (server, order)) in orders.iter().enumerate() {
-            let requests: Vec<(Shape, &[Vec<u8>])> = match order {
-                Drops::All => vec![(Shape::Line, &[])],
-                Drops::Keys(keys) => keys.chunks(DROPS).map(|some| (Shape::Quiet, some)).collect(),
-            };
-            for (shape, keys) in requests {
-                request.clear();
-                if shape == Shape::Line {
-                    request.extend_from_slice(b"flush_all\r\n");
-                } else {
-                    keys.iter().for_each(|key| command::invalidate(key, stale_s, &mut request));
-                    request.extend_from_slice(command::END);
-                }
-                let (server, ticket, bytes) = (*server, parts.len() as u64, &request[..]);
-                self.ask(&Ask { server, shape, ticket, bytes, unless_ended: None });
-                parts.push((number, shape, keys.len()));
-            }
-        }
-        let mut done = vec![true; orders.len()];
-        self.settle(parts.len(), |ticket, outcome| {
-            let (number, shape, keys) = parts[ticket as usize];
-            done[number] &= match outcome {
-                Outcome::Answer(line) if shape == Shape::Line => line == b"OK\r\n",
-                Outcome::Answer(answer) => command::are_invalidated(answer, keys),
-                _ => false,
-            };
-        })?;
-        Ok(done)
-    }
-
-    /// Makes the values of keys old; see [`lookaside::command::invalidate`] for `stale_s`. Fails if one was
-    /// not; the others may have been.
-    pub fn invalidate<K: AsRef<[u8]>>(&mut self, keys: &[K], stale_s: u32) -> Result<()> {
-        keys.iter().try_for_each(|key| batch::check(key.as_ref()))?;
-        self.refresh()?;
-        let mut request = Vec::new();
-        for (number, key) in keys.iter().enumerate() {
-            let key = key.as_ref();
-            request.clear();
-            command::invalidate(key, stale_s, &mut request);
-            let server = self.server_of(key);
-            let (shape, ticket, bytes) = (Shape::Meta, number as u64, &request[..]);
-            self.ask(&Ask { server, shape, ticket, bytes, unless_ended: None });
-        }
-        let mut failed = None;
-        self.settle(keys.len(), |number, outcome| {
-            let answer = match outcome {
-                Outcome::Answer(line) if command::is_invalidated(line) => return,
-                Outcome::Answer(line) => Answer::Refused(line.trim_ascii_end()),
-                Outcome::Lost => Answer::Lost,
-                Outcome::Dead { maybe } => Answer::Dead { maybe },
-            };
-            let key = String::from_utf8_lossy(keys[number as usize].as_ref());
-            failed.get_or_insert_with(|| failure(&format!("invalidate `{key}`"), answer));
-        })?;
-        failed.map_or(Ok(()), Err)
     }
 }
 

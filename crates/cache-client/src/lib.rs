@@ -6,6 +6,7 @@
 mod assembly;
 mod batch;
 mod client;
+mod cookie;
 pub mod fleet;
 pub mod incast;
 pub mod links;
@@ -18,6 +19,7 @@ pub mod wire;
 
 pub use batch::{Answer, Batch, Store};
 pub use client::{CacheClientOptions, Client, Drops, Failover};
+pub use cookie::Cookie;
 pub use fleet::Transport;
 pub use lookaside::{Invalidated, Lookaside, LookasideCounts, LookasideOptions};
 pub use ring::{Hashing, Member, Ring};

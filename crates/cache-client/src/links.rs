@@ -119,6 +119,10 @@ impl Links {
         self
     }
 
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
     pub fn now_ns(&self) -> u64 {
         self.clock.monotonic_ns()
     }

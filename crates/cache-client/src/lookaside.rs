@@ -4,6 +4,7 @@
 
 pub mod command;
 pub mod lookup;
+pub mod standing;
 
 use crate::batch::{self, Answer, Batch};
 use crate::client::{Ask, CacheClientOptions, Client, Failover};
@@ -12,6 +13,7 @@ use crate::wire::Shape;
 use holdfast_base::{Error, Result};
 pub use lookup::LookasideCounts;
 use lookup::{Fill, Filled, Lookup, Rules};
+use standing::{Standing, lease_key};
 
 /// What invalidations leave of a key, in all servers of a lookaside: as whoever invalidates was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,9 @@ pub struct LookasideOptions {
     pub invalidated: Invalidated,
     /// One asker loads a value anew that has fewer seconds to live than this; 0 for never.
     pub refresh_s: u32,
+    /// The pool by whose leases (`holdfast invalidate run --server-lease`) servers count: of one without, keys are
+    /// loaded, and nothing is stored. Nothing has all count.
+    pub server_lease: Option<String>,
 }
 
 impl Default for LookasideOptions {
@@ -48,6 +53,7 @@ impl Default for LookasideOptions {
             patience_ms: 500,
             invalidated: Invalidated::Deleted,
             refresh_s: 0,
+            server_lease: None,
         }
     }
 }
@@ -66,6 +72,13 @@ pub struct Lookaside {
     counts: LookasideCounts,
     request: Vec<u8>,
     gets: Batch,
+    leases: Option<Leases>,
+}
+
+/// Servers that count by their leases, and the key of those.
+struct Leases {
+    key: Vec<u8>,
+    standing: Standing,
 }
 
 impl Lookaside {
@@ -90,10 +103,17 @@ impl Lookaside {
                  dead servers are loaded",
             );
         }
+        let leases = options
+            .server_lease
+            .as_deref()
+            .map(|pool| Leases { key: lease_key(pool), standing: Standing::new(servers.len()) });
+        if let Some(Leases { key, .. }) = &leases {
+            batch::check(key)?;
+        }
         let client = Client::new(servers, client)?;
         let counts = LookasideCounts::default();
         let (request, gets) = (Vec::new(), Batch::new());
-        Ok(Lookaside { client, options, counts, request, gets })
+        Ok(Lookaside { client, options, counts, request, gets, leases })
     }
 
     pub fn counts(&self) -> LookasideCounts {
@@ -140,6 +160,8 @@ impl Lookaside {
         keys: &[K],
         load: &mut impl FnMut(&[usize]) -> Result<Vec<Option<Vec<u8>>>>,
     ) -> Result<()> {
+        self.look_at_leases()?;
+        self.leave_out(lookup, keys);
         self.get_first(lookup, keys)?;
         while !lookup.is_done() {
             let asks = lookup.to_ask(self.client.now_ns());
@@ -168,6 +190,48 @@ impl Lookaside {
         Ok(())
     }
 
+    /// Asks those servers for their leases that have not been asked lately.
+    fn look_at_leases(&mut self) -> Result<()> {
+        let Some(leases) = &mut self.leases else { return Ok(()) };
+        self.client.refresh()?;
+        let now_ns = self.client.now_ns();
+        let due =
+            |server: &u32| leases.standing.is_due(*server, self.client.ended(*server), now_ns);
+        let servers: Vec<u32> = (0..leases.standing.servers()).filter(due).collect();
+        if servers.is_empty() {
+            return Ok(());
+        }
+        let ended: Vec<u64> = servers.iter().map(|server| self.client.ended(*server)).collect();
+        let have = self.client.have(&servers, &leases.key)?;
+        for ((server, ended), has_lease) in servers.into_iter().zip(ended).zip(have) {
+            leases.standing.looked(server, has_lease, ended, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Has the keys of servers loaded that do not count.
+    fn leave_out<K: AsRef<[u8]>>(&self, lookup: &mut Lookup, keys: &[K]) {
+        if self.all_count() {
+            return;
+        }
+        for (number, key) in keys.iter().enumerate() {
+            if !self.is_counted(key.as_ref()) {
+                lookup.leave_out(number);
+            }
+        }
+    }
+
+    fn all_count(&self) -> bool {
+        let now_ns = self.client.now_ns();
+        self.leases.as_ref().is_none_or(|leases| leases.standing.all_count(now_ns))
+    }
+
+    /// Whether the server of a key counts, of what it has just said.
+    fn is_counted(&self, key: &[u8]) -> bool {
+        let (server, now_ns) = (self.client.server_of(key), self.client.now_ns());
+        self.leases.as_ref().is_none_or(|leases| leases.standing.counts(server, now_ns))
+    }
+
     /// Takes what plain gets find, where that is good enough.
     fn get_first<K: AsRef<[u8]>>(&mut self, lookup: &mut Lookup, keys: &[K]) -> Result<()> {
         let numbers = lookup.to_get();
@@ -179,9 +243,13 @@ impl Lookaside {
             self.gets.get(keys[*number].as_ref())?;
         }
         self.client.run(&mut self.gets)?;
-        let now_ns = self.client.now_ns();
+        let (now_ns, all_count) = (self.client.now_ns(), self.all_count());
         for (number, answer) in numbers.iter().zip(self.gets.answers()) {
             let found = match answer {
+                // What came too late to be believed is asked for again.
+                Answer::Hit { .. } if !all_count && !self.is_counted(keys[*number].as_ref()) => {
+                    None
+                }
                 Answer::Hit { data, flags, .. } => Some((data, flags)),
                 _ => None,
             };
@@ -229,10 +297,14 @@ impl Lookaside {
             });
         }
         let now_ns = self.client.now_ns();
+        let (clock, leases) = (self.client.clock(), &self.leases);
         self.client.settle(parts.len(), |ticket, outcome| {
             let (part, ended) = (parts[ticket as usize], ended[ticket as usize]);
+            let counts = leases
+                .as_ref()
+                .is_none_or(|leases| leases.standing.counts(part[0].0, clock.monotonic_ns()));
             let mut items = command::items(match outcome {
-                Outcome::Answer(answer) => answer,
+                Outcome::Answer(answer) if counts => answer,
                 _ => &[],
             });
             let mut next = items.next();

@@ -4,9 +4,11 @@
 //! cache and its router. Beside
 //! it [`certificates`]: what a node shows and believes, for all of its ports.
 
+mod authority;
 /// A node's certificates, exchanged while it runs.
 pub mod certificates;
 
+pub(crate) use authority::by_authority;
 pub use certificates::{CertificateFiles, Certificates, Refreshed};
 
 use holdfast_base::{Error, Result};
@@ -85,6 +87,31 @@ fn pem<T: PemObject>(bytes: &[u8], file: &Path, what: &str) -> Result<Vec<T>> {
 /// The certificates in a file of PEM, one at least.
 pub fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     pem_file(file, "certificates")
+}
+
+/// Whom a file of PEM says to believe.
+pub(crate) fn roots_of(authorities: &Path) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates_in(authorities)? {
+        roots.add(certificate).map_err(|e| {
+            Error::invalid(format!("trust servers by `{}`: {e}", authorities.display()))
+        })?;
+    }
+    Ok(roots)
+}
+
+/// Has libraries that bring no choice of their own compute TLS as all others here do.
+pub fn install_provider() {
+    // Whoever was first has installed the same.
+    let _ = CryptoProvider::install_default((*provider()).clone());
+}
+
+/// Why a server's certificate is refused, if that is what ended a connection.
+pub fn refused_certificate(e: &io::Error) -> Option<String> {
+    match e.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(why) => Some(why.to_string()),
+        _ => None,
+    }
 }
 
 pub(crate) fn pem_file<T: PemObject>(file: &Path, what: &str) -> Result<Vec<T>> {
@@ -192,14 +219,10 @@ impl TlsTrust {
         let wrong = |e: &dyn std::fmt::Display| {
             Error::invalid(format!("speak TLS to servers by the authorities in `{file}`: {e}"))
         };
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates_in(&self.authorities)? {
-            roots.add(certificate).map_err(|e| wrong(&e))?;
-        }
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|e| wrong(&e))?
-            .with_root_certificates(roots);
+            .with_root_certificates(roots_of(&self.authorities)?);
         let config = match &self.shows {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {

@@ -11,6 +11,7 @@ use holdfast_command::files::read_text;
 use holdfast_command::output::Output;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock, RealRng, Rng, local, signals};
+use holdfast_invalidate::lease::{LEASE_S_MAX, LEASE_S_MIN};
 use holdfast_invalidate::map::{self, Map};
 use holdfast_invalidate::postgres::{self, Slot};
 use holdfast_invalidate::progress::Progress;
@@ -81,6 +82,11 @@ pub struct RunOptions {
     #[arg(long, default_value_t = 0, value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(0..=STALE_S_MAX))]
     stale: u32,
+    /// Give each server that was told everything a lease of so many seconds, again and again, so that readers
+    /// who know of it (`server_lease`) leave the others out; without an invalidator they leave out all
+    #[arg(long, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u32).range(LEASE_S_MIN as i64..=LEASE_S_MAX as i64))]
+    server_lease: Option<u32>,
 }
 
 /// Longer times are dates to memcached.
@@ -185,8 +191,8 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
         progress: progress.clone(),
         clock: clock.clone(),
     };
-    let settings =
-        Settings { database, about: Arc::new(about), plan, pool, stale_s: options.stale };
+    let (stale_s, lease_s) = (options.stale, options.server_lease.unwrap_or(0));
+    let settings = Settings { database, about: Arc::new(about), plan, pool, stale_s, lease_s };
     let asked = stop.clone();
     // Not waited for: it ends with the process.
     let _signals = tasks::spawn("signals", move || {

@@ -7,6 +7,7 @@
 pub mod ahead;
 pub mod entry;
 pub mod gate;
+pub mod lease;
 pub mod map;
 pub mod mariadb;
 pub mod position;
@@ -17,3 +18,4 @@ pub mod run;
 pub mod send;
 pub mod source;
 pub mod status;
+mod tls;

@@ -1,8 +1,10 @@
 //! MariaDB as a source: its settings and tables checked, its row log as changes, and what it shows to who
 //! reads. Asks; decides nothing about keys and when they go.
 
+mod server;
 mod source;
 
+pub use server::Server;
 pub use source::MariaDb;
 
 use crate::gate::{Change, Mark};
@@ -17,7 +19,8 @@ use mysql_async::binlog::row::BinlogRow;
 use mysql_async::binlog::value::BinlogValue;
 use mysql_async::consts::ColumnType;
 use mysql_async::prelude::Queryable;
-use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Opts, Value};
+use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Value};
+use server::failed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,11 +30,6 @@ use std::time::Duration;
 /// though nobody was told.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(30);
-/// What a log has no more: `ER_MASTER_FATAL_ERROR_READING_BINLOG`.
-const GONE: u16 = 1236;
-/// Errors that another try does not mend: a user that is refused, a right that is missing.
-const REFUSED: [u16; 5] = [1044, 1045, 1142, 1227, 1698];
-
 /// Types of columns that keys may name, as the information schema calls them.
 const TYPES: &[&str] = &[
     "tinyint",
@@ -77,47 +75,6 @@ impl Mark for At {
             Position::MariaDb(gtids) => gtids.pass(self.gtid),
             Position::Postgres(_) => unreachable!("a topic follows one kind of database"),
         }
-    }
-}
-
-/// A database server.
-#[derive(Clone)]
-pub struct Server {
-    opts: Opts,
-    /// Without its password.
-    pub name: String,
-}
-
-impl Server {
-    /// `mysql://USER:PASSWORD@HOST:PORT`.
-    pub fn parse(url: &str) -> Result<Server> {
-        let opts = Opts::from_url(url).map_err(|e| {
-            Error::invalid(format!(
-                "read the database's address: {e}: write mysql://USER:PASSWORD@HOST:PORT"
-            ))
-        })?;
-        let name = format!("{}:{}", opts.ip_or_hostname(), opts.tcp_port());
-        Ok(Server { opts, name })
-    }
-
-    pub async fn connect(&self) -> Result<Conn> {
-        let doing = format!("connect to database `{}`", self.name);
-        let mut conn = Conn::new(self.opts.clone()).await.map_err(|e| failed(&doing, &e))?;
-        // Row images and settings come as they are.
-        conn.query_drop("SET NAMES binary").await.map_err(|e| failed(&doing, &e))?;
-        Ok(conn)
-    }
-}
-
-fn failed(doing: &str, e: &mysql_async::Error) -> Error {
-    match e {
-        mysql_async::Error::Server(said) if said.code == GONE => {
-            Error::not_found(format!("{doing}: {}", said.message))
-        }
-        mysql_async::Error::Server(said) if REFUSED.contains(&said.code) => {
-            Error::invalid(format!("{doing}: {}", said.message))
-        }
-        e => Error::retry(format!("{doing}: {e}")),
     }
 }
 

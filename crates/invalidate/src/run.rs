@@ -9,7 +9,7 @@ use crate::entry::Entry;
 use crate::position::Position;
 use crate::source::{About, Database};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Kind, Result};
 use holdfast_cache_client::route::RoutePlan;
 use holdfast_client::Client;
 use holdfast_env::tasks::{self, Stop};
@@ -31,6 +31,8 @@ pub struct Settings {
     pub pool: usize,
     /// For how long servers keep what was invalidated, for those who take it; 0 deletes.
     pub stale_s: u32,
+    /// Of the leases that servers are given, in seconds; 0 for none.
+    pub lease_s: u32,
 }
 
 /// The topic of a pool.
@@ -85,12 +87,6 @@ pub fn run(
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let topic = topic(&settings.plan.pools[settings.pool].name);
-    let has_tls = |server: u32| settings.plan.targets[server as usize].is_some();
-    if deliver::pools(&settings).any(|pool| settings.plan.pools[pool].servers().any(has_tls)) {
-        return Err(Error::unsupported(
-            "send invalidations: servers that speak TLS cannot be told yet: use a pool without",
-        ));
-    }
     let shared = Arc::new(Shared {
         settings,
         topic,

@@ -180,6 +180,14 @@ impl Sender {
         self.servers.values().map(lack).collect()
     }
 
+    /// The first entry that a server has not confirmed, of those that say something; nothing of one that is to be
+    /// emptied.
+    pub fn told(&self, server: u32) -> Option<Index> {
+        let server = self.servers.get(&server).filter(|server| !server.is_to_be_emptied)?;
+        let lacked = self.entries.get(self.lacked_by(server));
+        Some(lacked.map_or(self.next, |(index, ..)| *index))
+    }
+
     /// A server has carried out what it was told.
     pub fn confirmed(&mut self, due: &Due) {
         let server = self.servers.get_mut(&due.server).expect("a server that was told something");
@@ -275,7 +283,10 @@ mod tests {
             sender.positions().iter().map(|(_, next)| next.0).collect()
         };
         assert_eq!(positions(&sender), [13, 10, 13]);
+        let told: Vec<_> = (0..3).map(|server| sender.told(server)).collect();
+        assert_eq!(told, [Some(Index(13)), Some(Index(10)), Some(Index(13))]);
         (0..3).for_each(|server| confirm(&mut sender, server));
+        assert_eq!(sender.told(0), Some(Index(15)), "also behind what says nothing to it");
         assert_eq!((positions(&sender), sender.needed()), (vec![14, 14, 14], Index(15)));
     }
 
@@ -286,6 +297,7 @@ mod tests {
         sender.push(Index(15), &keys(&["a1", "b1"]), holders);
         assert_eq!(told(&sender, 0), words(&["a1"]));
         assert_eq!((told(&sender, 1), told(&sender, 2)), (words(&["all"]), words(&["all"])));
+        assert_eq!((sender.told(0), sender.told(1)), (Some(Index(15)), None));
         let emptied: Vec<bool> = sender.lacks().iter().map(|lack| lack.is_to_be_emptied).collect();
         assert_eq!(emptied, [false, true, true]);
         assert_eq!(sender.positions(), [("s0".to_owned(), Index(15))]);

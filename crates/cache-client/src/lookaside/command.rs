@@ -18,6 +18,13 @@ pub fn ask(key: &[u8], lease_s: u32, refresh_s: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Asks for a key, and makes nothing; ended as the former are.
+pub fn look(key: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"mg ");
+    out.extend_from_slice(key);
+    out.extend_from_slice(b" q k v f c\r\n");
+}
+
 /// Ends a request of quiet commands: its answer says that all before it were carried out.
 pub const END: &[u8] = b"mn\r\n";
 
@@ -168,10 +175,11 @@ mod tests {
         fill(&Fill { value: None, ..with }, b"k", 60, &mut out);
         invalidate(b"k", 0, &mut out);
         invalidate(b"k", 30, &mut out);
+        look(b"k", &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "mg k q k v f c N10\r\nmg l q k v f c N10 R5\r\nms k 3 T60 C9\r\nnew\r\n\
-             ms k 0 T0 F1 C9\r\n\r\nmd k C9\r\nmd k\r\nmd k I T30\r\n"
+             ms k 0 T0 F1 C9\r\n\r\nmd k C9\r\nmd k\r\nmd k I T30\r\nmg k q k v f c\r\n"
         );
     }
 }

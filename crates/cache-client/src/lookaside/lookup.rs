@@ -88,8 +88,10 @@ pub struct LookasideCounts {
     pub stale: u64,
     /// Loaded with a token.
     pub won: u64,
-    /// Loaded without: the server was away, or whoever had the token took too long.
+    /// Loaded without: the server was away or did not count, or whoever had the token took too long.
     pub unguarded: u64,
+    /// Of those, the keys of servers that did not count, having no lease.
+    pub left_out: u64,
     pub filled: u64,
     pub refused: u64,
     pub fills_failed: u64,
@@ -146,6 +148,15 @@ impl Lookup {
             number
         });
         due.collect()
+    }
+
+    /// A key's server does not count: it is not asked, and nothing is stored there.
+    pub fn leave_out(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        assert!(matches!(slot.state, State::Get | State::Ask { .. }), "before it is asked for");
+        (self.counts.left_out, self.counts.unguarded) =
+            (self.counts.left_out + 1, self.counts.unguarded + 1);
+        slot.state = State::Load(None);
     }
 
     /// Keys to get before anything is asked.

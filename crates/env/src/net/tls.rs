@@ -1,13 +1,13 @@
-//! TLS 1.3 under the frames of one connection, at either end: received bytes become plain ones,
+//! TLS under the frames of one connection, at either end, 1.3 between our own programs: received bytes become plain ones,
 //! plain ones become records. A core: it knows no socket, and is asked by [`super::Link`], which
 //! moves the bytes. It stands on rustls' buffered interface: the unbuffered one panics when it is
 //! asked anything more after a stranger's noise.
 
-use crate::tls::{Certificates, ClientCertificates, TlsConfig};
+use crate::tls::{Certificates, ClientCertificates, TlsConfig, by_authority, roots_of};
 use crate::tls::{pem_file, provider};
 use holdfast_base::{Error, Kind, Result};
+use rustls::AlertDescription;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::{AlertDescription, RootCertStore};
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -45,14 +45,10 @@ impl TlsClient {
         let wrong = |e: &dyn fmt::Display| {
             Error::invalid(format!("trust servers by `{}`: {e}", authorities.display()))
         };
-        let mut roots = RootCertStore::empty();
-        for certificate in pem_file(authorities, "certificates")? {
-            roots.add(certificate).map_err(|e| wrong(&e))?;
-        }
         let builder = rustls::ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| wrong(&e))?
-            .with_root_certificates(roots);
+            .with_root_certificates(roots_of(authorities)?);
         let mut config = match shown {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
@@ -67,6 +63,24 @@ impl TlsClient {
         };
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(TlsClient(Arc::new(config)))
+    }
+
+    /// Of servers of other protocols, which name none by ALPN and may not know TLS 1.3: believes those
+    /// whose certificates one of `authorities` (a file of PEM) has signed, for the host that is connected
+    /// to, or, with `any_name`, for whatever host.
+    pub fn of_others(authorities: &Path, any_name: bool) -> Result<TlsClient> {
+        let wrong = |e: &dyn fmt::Display| {
+            Error::invalid(format!("trust servers by `{}`: {e}", authorities.display()))
+        };
+        let builder = rustls::ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| wrong(&e))?;
+        let roots = roots_of(authorities)?;
+        let builder = match any_name {
+            true => builder.dangerous().with_custom_certificate_verifier(by_authority(roots)),
+            false => builder.with_root_certificates(roots),
+        };
+        Ok(TlsClient(Arc::new(builder.with_no_client_auth())))
     }
 
     /// Of certificates that are exchanged while the process runs: ask again for each connection.

@@ -1,14 +1,18 @@
 //! A small shop: MariaDB, caches beside it, and an invalidator between, killed in turn. What is cached is what
 //! the rows say.
 
-use super::common::{Scratch, finish, signal};
+use super::common::{Scratch, finish, free_port, signal};
 use super::mariadb::{MariaDb, SETTINGS, Sql, until};
-use super::shop::{self, ITEMS, Invalidator, Rows, Stand, Traffic, assert_cached_is_true, price};
+use super::shop::{
+    self, Cache, ITEMS, Invalidator, Rows, Stand, Traffic, assert_cached_is_true, price,
+};
+use holdfast_cache_client::{CacheClientOptions, Lookaside, LookasideOptions};
 use std::fs::Permissions;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 
-type Shop = shop::Shop<MariaDb>;
+pub type Shop = shop::Shop<MariaDb>;
 
 impl Rows for Sql {
     fn raise_price(&mut self, id: u64) -> Option<()> {
@@ -37,7 +41,7 @@ impl Rows for Sql {
 const MAP: &str = "[[keys]]\ntable = \"shop.items\"\nkey = \"item:{id}\"\n\
     [[keys]]\ntable = \"shop.items\"\nkey = \"name:{name}\"\n";
 
-fn shop(scratch: &Scratch, settings: &[&str]) -> Option<Shop> {
+pub fn shop(scratch: &Scratch, settings: &[&str]) -> Option<Shop> {
     let database = MariaDb::start(&scratch.path("db"), settings)?;
     let mut sql = database.sql();
     sql.run("CREATE DATABASE shop");
@@ -349,6 +353,71 @@ fn a_server_that_was_away_is_told_what_it_missed_and_two_invalidators_do_no_harm
     for one in invalidators {
         one.kill().judge();
     }
+}
+
+/// The prices of twenty items.
+fn prices(cache: &mut Lookaside, sql: &mut Sql) -> Vec<String> {
+    let keys: Vec<String> = (0..20).map(|id| format!("item:{id}")).collect();
+    let values = cache.get_many(&keys, |numbers| {
+        numbers.iter().map(|number| price(sql, *number as u64)).collect()
+    });
+    values.unwrap().into_iter().flatten().map(|price| String::from_utf8(price).unwrap()).collect()
+}
+
+/// Whether a server has no lease, and nothing that holds its place.
+fn has_none(port: u16) -> bool {
+    let mut server = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    server.write_all(b"get holdfast:invalidate:main\r\n").unwrap();
+    let mut answer = [0; 5];
+    server.read_exact(&mut answer).unwrap();
+    answer == *b"END\r\n"
+}
+
+/// Waits until all of them are hits. An invalidator that was away gives leases as soon as servers have what the topic
+/// has, which may lack what the database changed meanwhile: so they may be another price before.
+fn hits(cache: &mut Lookaside, sql: &mut Sql, price: &str) {
+    until("all servers have leases, and all keys are hits", || {
+        let before = cache.counts().hits;
+        prices(cache, sql) == vec![price; 20] && cache.counts().hits == before + 20
+    });
+}
+
+/// A server that the invalidator does not reach, and readers do, went on serving old prices: with leases, readers
+/// leave it out until it was told what it missed. Our cache and memcached are servers of one pool.
+#[test]
+fn a_server_that_is_told_nothing_is_left_out_by_readers_who_look_at_leases() {
+    let scratch = Scratch::new();
+    let Some(mut shop) = shop(&scratch, SETTINGS) else { return };
+    if let Some(memcached) = Cache::memcached(free_port()) {
+        shop.stand.caches[1] = memcached;
+        shop.write_routes();
+    }
+    let mut command = Invalidator::command(&shop, &shop.database.url());
+    command.args(["--server-lease", "4"]);
+    let invalidator = Invalidator::start_by(command);
+    shop.settle();
+    let (mut sql, mut plain) = (shop.database.sql(), shop.client());
+    let options =
+        LookasideOptions { server_lease: Some("main".into()), ..LookasideOptions::default() };
+    let (servers, clients) = (shop.servers(), CacheClientOptions::default());
+    let mut cache = Lookaside::new(&servers, clients, options).unwrap();
+    hits(&mut cache, &mut sql, "1");
+
+    signal(invalidator.pid(), "STOP");
+    sql.run("UPDATE shop.items SET price = 2");
+    let ports: Vec<u16> = shop.caches.iter().map(|cache| cache.port).collect();
+    until("no server has a lease", || ports.iter().all(|port| has_none(*port)));
+    until("readers look", || prices(&mut cache, &mut sql) == vec!["2"; 20]);
+    assert!(cache.counts().left_out > 0);
+    let keys: Vec<String> = (0..20).map(|id| format!("item:{id}")).collect();
+    let old = plain.get_many(&keys).unwrap();
+    assert!(old.iter().all(|value| value.as_deref() == Some(b"1")), "who does not look: {old:?}");
+    signal(invalidator.pid(), "CONT");
+    hits(&mut cache, &mut sql, "2");
+
+    shop.caches[0].kill_and_start();
+    hits(&mut cache, &mut sql, "2");
+    invalidator.kill().judge();
 }
 
 /// A primary key that changes, and a transaction of more keys than anybody remembers; the file of metrics

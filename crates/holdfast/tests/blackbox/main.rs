@@ -34,6 +34,7 @@ mod invalidate;
 mod invalidate_postgres;
 mod invalidate_postgres_data;
 mod invalidate_postgres_faults;
+mod invalidate_tls;
 mod kills;
 mod limits;
 mod logs;

@@ -59,6 +59,15 @@ fn directory_at(path: &Path) {
     }
 }
 
+/// A file that only the server may read.
+pub fn file_at(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+    if is_root() {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+}
+
 fn log_of(directory: &Path) -> File {
     let path = directory.with_extension("log");
     File::options().create(true).append(true).open(path).unwrap()

@@ -10,7 +10,7 @@ use holdfast_env::{Rng, SeededRng};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -60,8 +60,32 @@ pub struct Cache {
 
 impl Cache {
     pub fn start(port: u16) -> Cache {
+        Cache::start_with(port, &[])
+    }
+
+    pub fn start_with(port: u16, more: &[&str]) -> Cache {
         let mut command = binary();
-        command.args(["cache", "-m", "64", "-t", "1", "-p", &port.to_string()]);
+        command.args(["cache", "-m", "64", "-t", "1", "-p", &port.to_string()]).args(more);
+        Cache::start_by(command, port)
+    }
+
+    /// Memcached in place of ours; nothing, and that said, where there is none.
+    pub fn memcached(port: u16) -> Option<Cache> {
+        let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debian/usr");
+        let program = unpacked.join("bin/memcached");
+        let program = if program.exists() { program } else { "/usr/bin/memcached".into() };
+        if !program.exists() {
+            eprintln!("SKIPPED: no memcached in target/debian: run .ci/tools");
+            return None;
+        }
+        let mut command = std::process::Command::new(program);
+        command.env("LD_LIBRARY_PATH", unpacked.join("lib/x86_64-linux-gnu"));
+        // A test may run as root.
+        command.args(["-u", "root", "-l", "127.0.0.1", "-t", "1", "-p", &port.to_string()]);
+        Some(Cache::start_by(command, port))
+    }
+
+    fn start_by(mut command: std::process::Command, port: u16) -> Cache {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let cache = Cache { child, port };
         until("the cache serves", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
@@ -150,13 +174,22 @@ impl Stand {
         let node = Node::start(&scratch.path("node"));
         let caches: Vec<Cache> = (0..2).map(|_| Cache::start(free_port())).collect();
         let (routes, map) = (scratch.path("routes.toml"), scratch.path("map.toml"));
-        let servers: Vec<String> =
-            caches.iter().map(|c| format!("\"127.0.0.1:{}\"", c.port)).collect();
-        let pools =
-            format!("default = \"main\"\n[pools.main]\nservers = [{}]\n", servers.join(", "));
-        std::fs::write(&routes, pools).unwrap();
         std::fs::write(&map, text).unwrap();
-        Stand { node, caches, routes, map }
+        let stand = Stand { node, caches, routes, map };
+        stand.write_routes();
+        stand
+    }
+
+    /// After other caches have taken the place of some.
+    pub fn write_routes(&self) {
+        self.write_routes_with("");
+    }
+
+    /// `more`: lines of the pool.
+    pub fn write_routes_with(&self, more: &str) {
+        let servers = self.servers().join("\", \"");
+        let text = format!("default = \"main\"\n[pools.main]\nservers = [\"{servers}\"]\n{more}");
+        std::fs::write(&self.routes, text).unwrap();
     }
 
     pub fn servers(&self) -> Vec<String> {

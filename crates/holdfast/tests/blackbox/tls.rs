@@ -3,7 +3,10 @@
 use super::common::{Finished, Node, Scratch, binary, finish, free_port};
 use super::memcached::{Memcached, python};
 use super::s3::{blob, clients, credentials};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
+};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -13,13 +16,13 @@ use std::process::Command;
 const DOMAIN: &str = "s3.test";
 
 /// Whoever signs for a test's node.
-struct Authority {
-    pem: String,
+pub struct Authority {
+    pub pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Authority {
+    pub fn new() -> Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -32,9 +35,18 @@ impl Authority {
 
     /// Certificate and key of a node on this machine.
     fn node(&self) -> (String, String) {
-        let names = ["localhost", "127.0.0.1", DOMAIN, "*.s3.test"].map(str::to_owned);
+        self.server(&["localhost", "127.0.0.1", DOMAIN, "*.s3.test"], false)
+    }
+
+    /// Certificate and key of a server with these names; one that has expired, or has not.
+    pub fn server(&self, names: &[&str], has_expired: bool) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(names).unwrap();
+        if has_expired {
+            (params.not_before, params.not_after) =
+                (date_time_ymd(2019, 1, 1), date_time_ymd(2020, 1, 1));
+        }
         params.use_authority_key_identifier_extension = true;
         let signed = params.signed_by(&key, &self.issuer).unwrap();
         (signed.pem(), key.serialize_pem())

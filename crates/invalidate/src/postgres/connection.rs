@@ -2,8 +2,9 @@
 
 use super::proof::{self, Scram};
 use super::wire::{self, Asked, Received, Refusal, Said};
-use holdfast_base::{Error, Result};
-use holdfast_env::net::{Endpoint, Wait};
+use crate::tls::{self, Checks, Words};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::net::{Endpoint, TlsClient, Wait};
 use holdfast_env::runtime::{AsyncLink, within};
 use holdfast_env::{RealRng, Rng};
 use std::future::poll_fn;
@@ -17,11 +18,19 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub const APPLICATION: &str = "holdfast invalidate";
 /// Bytes that one receive takes at most.
 const RECEIVE_BYTES: usize = 64 << 10;
+/// As libpq calls them.
+const TLS: Words = Words { mode: "sslmode", authorities: "sslrootcert" };
+/// What a server answers that speaks TLS, and one that does not.
+const YES: u8 = b'S';
+const NO: u8 = b'N';
 
 /// A database server.
 #[derive(Clone)]
 pub struct Server {
     endpoint: Endpoint,
+    /// `HOST:PORT`.
+    address: String,
+    tls: Option<TlsClient>,
     user: String,
     password: String,
     database: String,
@@ -30,7 +39,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
+    /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, and behind it `?sslmode=MODE&sslrootcert=FILE` or not; the
+    /// file is read now.
     pub fn parse(text: &str) -> Result<Server> {
         // What was wrong is said without the text: there is a password in it.
         let wrong = |why: &str| {
@@ -50,22 +60,27 @@ impl Server {
         if database.is_empty() || url.username().is_empty() {
             return Err(wrong("a user and a database are needed"));
         }
+        let (mut mode, mut authorities) = (None, None);
         for (name, value) in url.query_pairs() {
-            match (&*name, &*value) {
-                ("sslmode", "disable") => {}
-                ("sslmode", _) => {
-                    return Err(wrong("connections are not encrypted yet, `sslmode` is `disable`"));
-                }
+            match &*name {
+                "sslmode" => mode = Some(value),
+                "sslrootcert" => authorities = Some(value),
                 // Not its value: libpq takes passwords there.
                 _ => return Err(wrong(&format!("`{name}` behind the `?` is not known"))),
             }
         }
+        let asked = tls::asked(&TLS, mode.as_deref(), authorities.as_deref())?;
+        let tls = asked.map(|tls::Asked { checks, authorities }| {
+            TlsClient::of_others(&authorities, checks == Checks::Authority)
+        });
         let address = format!("{host}:{}", url.port().unwrap_or(5432));
         Ok(Server {
             endpoint: Endpoint::parse(&address)?,
             user: decoded(url.username())?,
             password: decoded(url.password().unwrap_or_default())?,
             name: format!("{address}/{database}"),
+            tls: tls.transpose()?,
+            address,
             database,
         })
     }
@@ -81,6 +96,9 @@ impl Server {
             let link = AsyncLink::connect(&self.endpoint, CONNECT).await;
             let link = link.map_err(|e| Error::from(e).context(&doing))?;
             let mut conn = Connection { link, received: Received::default() };
+            if let Some(tls) = &self.tls {
+                conn.seal(tls, &self.address).await.map_err(|e| e.context(&doing))?;
+            }
             conn.begin(self, reads_the_log).await.map_err(|e| e.context(&doing))?;
             Ok(conn)
         };
@@ -129,6 +147,35 @@ pub struct Connection {
 pub type Texts = Vec<Option<String>>;
 
 impl Connection {
+    /// Agrees on TLS before anything is said that others may not hear, or may put into the server's mouth.
+    async fn seal(&mut self, tls: &TlsClient, address: &str) -> Result<()> {
+        self.send(&wire::TLS_REQUEST).await?;
+        // One byte: what came behind it would be taken for the server's, who has proved nothing yet.
+        let mut answer = Vec::new();
+        let link = &mut self.link;
+        let got = poll_fn(|cx| {
+            link.poll_receive(cx, |link| {
+                link.receive_append(&mut answer, 1, &mut [], Wait::No, &mut Vec::new())
+            })
+        });
+        got.await.map_err(|e| Error::retry(format!("ask the database for TLS: {e}")))?;
+        match answer[..] {
+            [YES] => {}
+            [NO] => {
+                return Err(Error::invalid(
+                    "the server speaks no TLS, which `sslmode` or `sslrootcert` asks for: set `ssl = on` in its \
+                     postgresql.conf, or give `sslmode=disable`",
+                ));
+            }
+            _ => return Err(Error::retry("ask the database for TLS: it does not answer that")),
+        }
+        self.link.agree_on_tls(tls, address, CONNECT).await.map_err(|e| match e.kind {
+            // Whom it is to believe is somebody's to say.
+            Kind::Denied => Error::invalid(e.message),
+            _ => e,
+        })
+    }
+
     async fn begin(&mut self, server: &Server, reads_the_log: bool) -> Result<()> {
         let mut settings = vec![
             ("user", server.user.as_str()),
@@ -362,7 +409,6 @@ mod tests {
             "postgres://:secret@h/shop",
             "postgres://me:secret@/shop",
             "postgres://me:secret@h:x/shop",
-            "postgres://me:secret@h/shop?sslmode=require",
             "postgres://me:secret%00@h/shop",
             "postgres://me@h/shop?password=secret",
         ] {
@@ -371,6 +417,24 @@ mod tests {
                 message.contains("postgres://USER") && !message.contains("secret"),
                 "{message}"
             );
+        }
+    }
+
+    #[test]
+    fn tls_is_asked_for_in_the_words_of_libpq() {
+        let ca = concat!(env!("CARGO_MANIFEST_DIR"), "/../env/tests/tls/ca.pem");
+        let of = |query: &str| Server::parse(&format!("postgres://me:secret@h/shop?{query}"));
+        assert!(of("sslmode=disable").unwrap().tls.is_none());
+        for query in ["", "sslmode=require&", "sslmode=verify-ca&", "sslmode=verify-full&"] {
+            assert!(of(&format!("{query}sslrootcert={ca}")).unwrap().tls.is_some(), "{query}");
+        }
+        for (query, names) in [
+            ("sslmode=require", "`sslrootcert=FILE`"),
+            ("sslmode=prefer", "`sslmode`"),
+            ("sslrootcert=/nonexistent.pem", "/nonexistent.pem"),
+        ] {
+            let message = of(query).err().unwrap().message;
+            assert!(message.contains(names) && !message.contains("secret"), "{message}");
         }
     }
 

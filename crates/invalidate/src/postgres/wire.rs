@@ -10,6 +10,8 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// A message's tag and length.
 const HEAD_BYTES: usize = 5;
+/// Asks for TLS: a length, and a number that is no protocol's.
+pub const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 /// Protocol 3.0.
 const PROTOCOL: u32 = 3 << 16;
 

@@ -2,11 +2,13 @@
 
 use super::{ENTRIES, REST, Settings, Shared, known};
 use crate::entry::Entry;
+use crate::lease::Leases;
 use crate::rings;
 use crate::send::{Due, Sender, What};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
+use holdfast_cache_client::lookaside::standing::lease_key;
 use holdfast_cache_client::{CacheClientOptions, Client as CacheClient, Drops};
 use holdfast_client::Client;
 use holdfast_env::event;
@@ -63,9 +65,8 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
     let settings = &shared.settings;
     let mut client = (shared.connect)()?;
     let Some((mut sender, mut keep)) = sender(shared, &mut client)? else { return Ok(()) };
-    let members = &settings.plan.members;
-    let mut cache =
-        CacheClient::with_clock(members, CacheClientOptions::default(), shared.clock.clone())?;
+    let (options, clock) = (CacheClientOptions::default(), shared.clock.clone());
+    let mut cache = CacheClient::of_plan(&settings.plan, options, clock)?;
     let holders = |key: &[u8]| -> Vec<u32> {
         pools(settings).filter_map(|pool| settings.plan.pools[pool].server(key)).collect()
     };
@@ -74,7 +75,9 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
         Entry::Confirmed { servers, rings: rings.clone() }.to_bytes()
     };
     let (mut written, mut written_ns) = (Vec::new(), 0);
+    let mut leases = Leases::new(settings.lease_s);
     while !shared.stop.is_requested() {
+        lease(shared, &mut client, &mut cache, &sender, &mut leases)?;
         let due = sender.due();
         settings.about.progress.change(|counts| counts.servers = sender.lacks());
         let wait = if due.is_empty() { WAIT } else { WAIT_AWAY };
@@ -99,6 +102,33 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
         }
     }
     client.log().append(&shared.topic, &[confirmed(sender.positions())])?;
+    Ok(())
+}
+
+/// Gives leases to those that were told everything, and asks for the numbers of the next ones.
+fn lease(
+    shared: &Shared,
+    client: &mut Client,
+    cache: &mut CacheClient,
+    sender: &Sender,
+    leases: &mut Leases,
+) -> Result<()> {
+    let settings = &shared.settings;
+    let key = lease_key(&settings.plan.pools[settings.pool].name);
+    let good = leases.to_give(|server| sender.told(server));
+    if !good.is_empty() {
+        // For people who look; what counts is that it is there.
+        let value = format!("{}", shared.clock.unix_ms() / 1000);
+        cache.store_for(&good, &key, value.as_bytes(), leases.lease_s())?;
+    }
+    let now_ns = shared.clock.monotonic_ns();
+    if leases.is_due(now_ns) {
+        let servers: Vec<u32> =
+            pools(settings).flat_map(|pool| settings.plan.pools[pool].servers()).collect();
+        let tokens = cache.tokens(&servers, &key, leases.lease_s())?;
+        let end = client.log().info(&shared.topic)?.next;
+        leases.asked(now_ns, servers.into_iter().zip(tokens), end);
+    }
     Ok(())
 }
 

@@ -1,0 +1,88 @@
+//! Which servers a lookaside takes values from: those that hold a lease of whoever invalidates them, which says
+//! that they were told what changed until seconds ago. docs/decisions/0028 says what holds. Pure: answers and the
+//! time come in.
+
+/// Between two looks at a server's lease.
+const LOOK_NS: u64 = 1_000_000_000;
+/// How long one is believed: somebody may have stood still since.
+pub const BELIEVED_NS: u64 = 2_000_000_000;
+const _: () = assert!(LOOK_NS < BELIEVED_NS);
+
+/// The key of the lease that a pool's servers are given.
+pub fn lease_key(pool: &str) -> Vec<u8> {
+    format!("holdfast:invalidate:{pool}").into_bytes()
+}
+
+/// What a server said of its lease.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Before it was asked.
+    asked_ns: u64,
+    /// Connections to it that had ended then: behind another one may be another process.
+    ended: u64,
+    has_lease: bool,
+}
+
+/// The servers of a lookaside, by their numbers.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    looks: Vec<Option<Look>>,
+}
+
+impl Standing {
+    pub fn new(servers: usize) -> Standing {
+        Standing { looks: vec![None; servers] }
+    }
+
+    pub fn servers(&self) -> u32 {
+        self.looks.len() as u32
+    }
+
+    /// Whether a server is to be asked for its lease.
+    pub fn is_due(&self, server: u32, ended: u64, now_ns: u64) -> bool {
+        self.looks[server as usize].is_none_or(|look| {
+            look.ended != ended || now_ns.saturating_sub(look.asked_ns) >= LOOK_NS
+        })
+    }
+
+    /// A server's answer, or that it gave none.
+    pub fn looked(&mut self, server: u32, has_lease: bool, ended: u64, asked_ns: u64) {
+        self.looks[server as usize] = Some(Look { asked_ns, ended, has_lease });
+    }
+
+    /// Whether what a server says counts that comes now.
+    pub fn counts(&self, server: u32, now_ns: u64) -> bool {
+        let is_good =
+            |look: Look| look.has_lease && now_ns.saturating_sub(look.asked_ns) < BELIEVED_NS;
+        self.looks[server as usize].is_some_and(is_good)
+    }
+
+    /// Whether that is so of all.
+    pub fn all_count(&self, now_ns: u64) -> bool {
+        (0..self.servers()).all(|server| self.counts(server, now_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_server_counts_that_had_a_lease_when_it_was_asked_last() {
+        let mut standing = Standing::new(2);
+        assert!(standing.is_due(0, 0, 0) && !standing.counts(0, 0), "nobody has asked it");
+        standing.looked(0, true, 0, 10 * S);
+        assert!(standing.counts(0, 10 * S) && !standing.all_count(10 * S));
+        standing.looked(1, true, 0, 10 * S);
+        assert!(standing.all_count(10 * S));
+        assert!(!standing.is_due(0, 0, 11 * S - 1) && standing.is_due(0, 0, 11 * S));
+        assert!(standing.is_due(0, 1, 10 * S), "it may be another process");
+        assert!(standing.counts(0, 12 * S - 1));
+        assert!(!standing.counts(0, 12 * S), "this reader stood still");
+        standing.looked(0, false, 0, 11 * S);
+        assert!(!standing.counts(0, 11 * S) && standing.counts(1, 11 * S));
+        assert!(!standing.is_due(0, 0, 11 * S), "it is not asked for every key");
+    }
+}
