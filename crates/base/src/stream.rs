@@ -184,12 +184,17 @@ impl<'a> Source<'a> {
         self.running.reach(&self.buffer, self.at)
     }
 
+    /// Whether nothing is left.
+    pub fn is_at_end(&mut self) -> Result<bool> {
+        Ok(self.at == self.buffer.len() && !self.pull(1)?)
+    }
+
     /// Refuses what is left over.
     pub fn finish(&mut self) -> Result<()> {
-        if self.at < self.buffer.len() || self.pull(1)? {
-            return Err(DecodeError::Trailing.into());
+        match self.is_at_end()? {
+            true => Ok(()),
+            false => Err(DecodeError::Trailing.into()),
         }
-        Ok(())
     }
 }
 

@@ -44,7 +44,7 @@ impl Client {
         let append = msg::Append { categories };
         let ticket = self.submit(wire::OP_SCRIBE_APPEND, &append, bodies)?;
         let answer: msg::Positions = decode(&self.wait(ticket)?)?;
-        positions(answer, count)
+        counted(answer.positions, count)
     }
 
     /// Where a spool is in each of these categories.
@@ -54,8 +54,15 @@ impl Client {
         categories: Vec<String>,
     ) -> Result<Vec<msg::Position>> {
         let count = categories.len();
-        let answer = self.ask(wire::OP_SCRIBE_ASK, &msg::Ask { spool, categories })?;
-        positions(answer, count)
+        let answer: msg::Positions =
+            self.ask(wire::OP_SCRIBE_ASK, &msg::Ask { spool, categories })?;
+        counted(answer.positions, count)
+    }
+
+    /// Says words of a spool's; what became of each. May be done any number of times.
+    pub fn scribe_say(&mut self, say: &msg::Say) -> Result<Vec<msg::Heard>> {
+        let answer: msg::AllHeard = self.ask(wire::OP_SCRIBE_SAY, say)?;
+        counted(answer.heard, say.words.len())
     }
 
     /// Batches of a category from an entry on. With `wait` there may be none after some time.
@@ -88,7 +95,7 @@ impl Client {
 
     /// Changes how long messages of a category are kept, and makes it if there is none; how long they are
     /// kept now.
-    pub fn scribe_keep(&mut self, keep: &msg::Keep) -> Result<wire::log::Retention> {
+    pub fn scribe_keep(&mut self, keep: &msg::Keep) -> Result<msg::Kept> {
         self.ask(wire::OP_SCRIBE_KEEP, keep)
     }
 
@@ -111,12 +118,12 @@ impl Client {
     }
 }
 
-fn positions(answer: msg::Positions, count: usize) -> Result<Vec<msg::Position>> {
-    match answer.positions.len() == count {
-        true => Ok(answer.positions),
+fn counted<T>(answers: Vec<T>, count: usize) -> Result<Vec<T>> {
+    match answers.len() == count {
+        true => Ok(answers),
         false => Err(Error::bug(format!(
             "ask about categories: {} answers came to {count} questions",
-            answer.positions.len()
+            answers.len()
         ))),
     }
 }

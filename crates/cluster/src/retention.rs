@@ -20,7 +20,7 @@ const NOTES_MAX: usize = 2 * STEPS as usize;
 /// one, makes nothing an hour older.
 pub const ROUND_MS_MAX: u64 = 60_000;
 
-/// What was asked of a topic: 0 for no limit.
+/// A limit of a topic: 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Of its segments, together.
@@ -37,11 +37,21 @@ struct Note {
     next: Index,
 }
 
+/// Limits, and what is noted to keep them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Kept {
+struct Bound {
     limits: Limits,
     /// Oldest first.
     notes: VecDeque<Note>,
+}
+
+/// What was asked of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Kept {
+    /// Of what nobody needs.
+    own: Bound,
+    /// Of what readers need, who hold nothing where this has no limit.
+    held: Bound,
 }
 
 /// A segment of a topic, in their order.
@@ -62,16 +72,29 @@ pub struct Retention {
 impl Retention {
     /// Changes what is asked of a topic. Without limits it is forgotten.
     pub fn set(&mut self, topic: &str, limits: Limits) {
-        if limits == Limits::default() {
-            self.topics.remove(topic);
-            return;
-        }
+        self.change(topic, |kept| kept.own.limits = limits);
+    }
+
+    /// Changes how much of a topic its readers hold at most, beyond its limits. Without limits, nothing.
+    pub fn set_held(&mut self, topic: &str, limits: Limits) {
+        self.change(topic, |kept| kept.held.limits = limits);
+    }
+
+    fn change(&mut self, topic: &str, change: impl FnOnce(&mut Kept)) {
         let kept = self.topics.entry(topic.to_owned()).or_default();
-        kept.limits = limits;
+        change(kept);
+        if kept.own.limits == Limits::default() && kept.held.limits == Limits::default() {
+            self.topics.remove(topic);
+        }
     }
 
     pub fn limits(&self, topic: &str) -> Limits {
-        self.topics.get(topic).map_or(Limits::default(), |kept| kept.limits)
+        self.topics.get(topic).map_or(Limits::default(), |kept| kept.own.limits)
+    }
+
+    /// What readers of a topic hold at most; nothing where there is no limit.
+    pub fn held(&self, topic: &str) -> Limits {
+        self.topics.get(topic).map_or(Limits::default(), |kept| kept.held.limits)
     }
 
     pub fn topics(&self) -> impl Iterator<Item = &str> {
@@ -87,57 +110,45 @@ impl Retention {
     pub fn note(&mut self, topic: &str, next: Index) {
         let ran_ms = self.ran_ms;
         let Some(kept) = self.topics.get_mut(topic) else { return };
-        if kept.limits.age_ms == 0 {
-            return kept.notes.clear();
-        }
-        if kept.notes.back().is_some_and(|last| last.next > next) {
-            // Another log than the one that the notes are about.
-            kept.notes.clear();
-        }
-        let step_ms = (kept.limits.age_ms / STEPS).max(1);
-        let is_due = kept
-            .notes
-            .back()
-            .is_none_or(|last| ran_ms - last.ran_ms >= step_ms && last.next < next);
-        if is_due {
-            kept.notes.push_back(Note { ran_ms, next });
-        }
-        // Of those that are old enough the newest one says all.
-        let old = ran_ms.saturating_sub(kept.limits.age_ms);
-        while kept.notes.get(1).is_some_and(|second| second.ran_ms <= old)
-            || kept.notes.len() > NOTES_MAX
-        {
-            kept.notes.pop_front();
-        }
+        kept.own.note(ran_ms, next);
+        kept.held.note(ran_ms, next);
     }
 
     /// Up to where a topic may be given up: whole segments, never the last one, and nothing that must
-    /// stay.
+    /// stay. What `readers` need, from an entry on, stays within the limits of that.
     pub fn trim_before(
         &self,
         topic: &str,
         segments: &[Segment],
         must_stay: Option<Index>,
+        readers: Option<Index>,
     ) -> Option<Index> {
         let kept = self.topics.get(topic)?;
-        let before =
-            by_bytes(kept.limits.bytes, segments).max(by_age(kept, self.ran_ms, segments))?;
-        let before = match must_stay.filter(|_| !planted!("cluster.retained-past-a-hold")) {
+        let up_to = |before: Index, stays: Option<Index>| match stays {
             Some(stays) => {
-                segments.iter().map(|s| s.first).rfind(|first| *first <= before.min(stays))?
+                segments.iter().map(|s| s.first).rfind(|first| *first <= before.min(stays))
             }
-            None => before,
+            None => Some(before),
         };
+        let readers = readers.filter(|_| kept.held.limits != Limits::default());
+        let own = kept.own.trim_before(self.ran_ms, segments)?;
+        let held = kept.held.trim_before(self.ran_ms, segments);
+        // What the second limits let go may be younger than what the first ones do.
+        let held =
+            held.filter(|_| !planted!("cluster.readers-hold-for-ever")).map(|held| held.min(own));
+        let before = up_to(own, readers).max(held)?;
+        let before =
+            up_to(before, must_stay.filter(|_| !planted!("cluster.retained-past-a-hold")))?;
         (before > segments.first()?.first).then_some(before)
     }
 
     /// As a file that people can read; see [`Retention::parse`].
     pub fn text(&self) -> String {
         let mut text = format!("ran {}\n", self.ran_ms);
-        for (topic, Kept { limits, notes }) in &self.topics {
-            let _ = writeln!(text, "keep {topic} {} {}", limits.bytes, limits.age_ms);
-            for Note { ran_ms, next } in notes {
-                let _ = writeln!(text, "note {topic} {ran_ms} {next}");
+        for (topic, Kept { own, held }) in &self.topics {
+            own.write(&mut text, topic, ["keep", "note"]);
+            if held.limits != Limits::default() {
+                held.write(&mut text, topic, ["hold", "hold-note"]);
             }
         }
         let check = crc32c(text.as_bytes());
@@ -152,15 +163,19 @@ impl Retention {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["ran", ran_ms] => found.ran_ms = ran_ms.parse().ok()?,
-                ["keep", topic, bytes, age_ms] => {
+                [word @ ("keep" | "hold"), topic, bytes, age_ms] => {
                     let limits =
                         Limits { bytes: bytes.parse().ok()?, age_ms: age_ms.parse().ok()? };
-                    found.topics.insert(topic.to_owned(), Kept { limits, notes: VecDeque::new() });
+                    let kept = found.topics.entry(topic.to_owned()).or_default();
+                    let bound = if word == "keep" { &mut kept.own } else { &mut kept.held };
+                    *bound = Bound { limits, notes: VecDeque::new() };
                 }
-                ["note", topic, ran_ms, next] => {
+                [word @ ("note" | "hold-note"), topic, ran_ms, next] => {
                     let note =
                         Note { ran_ms: ran_ms.parse().ok()?, next: Index(next.parse().ok()?) };
-                    found.topics.get_mut(topic)?.notes.push_back(note);
+                    let kept = found.topics.get_mut(topic)?;
+                    let bound = if word == "note" { &mut kept.own } else { &mut kept.held };
+                    bound.notes.push_back(note);
                 }
                 ["check", _] => {}
                 _ => return None,
@@ -170,26 +185,68 @@ impl Retention {
     }
 }
 
-/// The oldest segments go until the others fit.
-fn by_bytes(bytes_max: u64, segments: &[Segment]) -> Option<Index> {
-    let mut bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
-    let mut before = None;
-    for pair in segments.windows(2) {
-        if bytes_max == 0 || bytes <= bytes_max {
-            break;
+impl Bound {
+    /// The topic's next entry gets this index now.
+    fn note(&mut self, ran_ms: u64, next: Index) {
+        if self.limits.age_ms == 0 {
+            return self.notes.clear();
         }
-        bytes -= pair[0].bytes;
-        before = Some(pair[1].first);
+        if self.notes.back().is_some_and(|last| last.next > next) {
+            // Another log than the one that the notes are about.
+            self.notes.clear();
+        }
+        let step_ms = (self.limits.age_ms / STEPS).max(1);
+        let is_due = self
+            .notes
+            .back()
+            .is_none_or(|last| ran_ms - last.ran_ms >= step_ms && last.next < next);
+        if is_due {
+            self.notes.push_back(Note { ran_ms, next });
+        }
+        // Of those that are old enough the newest one says all.
+        let old = ran_ms.saturating_sub(self.limits.age_ms);
+        while self.notes.get(1).is_some_and(|second| second.ran_ms <= old)
+            || self.notes.len() > NOTES_MAX
+        {
+            self.notes.pop_front();
+        }
     }
-    before
-}
 
-/// Segments go whose last entry was there an age ago.
-fn by_age(kept: &Kept, ran_ms: u64, segments: &[Segment]) -> Option<Index> {
-    let age_ms = kept.limits.age_ms;
-    let is_old = |note: &&Note| age_ms > 0 && ran_ms - note.ran_ms.min(ran_ms) >= age_ms;
-    let old = kept.notes.iter().rev().find(is_old)?.next;
-    segments.iter().map(|segment| segment.first).rfind(|first| *first <= old)
+    fn trim_before(&self, ran_ms: u64, segments: &[Segment]) -> Option<Index> {
+        self.by_bytes(segments).max(self.by_age(ran_ms, segments))
+    }
+
+    /// The oldest segments go until the others fit.
+    fn by_bytes(&self, segments: &[Segment]) -> Option<Index> {
+        let bytes_max = self.limits.bytes;
+        let mut bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
+        let mut before = None;
+        for pair in segments.windows(2) {
+            if bytes_max == 0 || bytes <= bytes_max {
+                break;
+            }
+            bytes -= pair[0].bytes;
+            before = Some(pair[1].first);
+        }
+        before
+    }
+
+    /// Segments go whose last entry was there an age ago.
+    fn by_age(&self, ran_ms: u64, segments: &[Segment]) -> Option<Index> {
+        let age_ms = self.limits.age_ms;
+        let is_old = |note: &&Note| age_ms > 0 && ran_ms - note.ran_ms.min(ran_ms) >= age_ms;
+        let old = self.notes.iter().rev().find(is_old)?.next;
+        segments.iter().map(|segment| segment.first).rfind(|first| *first <= old)
+    }
+
+    /// Its limits behind the first word, and its notes behind the second.
+    fn write(&self, text: &mut String, topic: &str, [limits, note]: [&str; 2]) {
+        let Limits { bytes, age_ms } = self.limits;
+        let _ = writeln!(text, "{limits} {topic} {bytes} {age_ms}");
+        for Note { ran_ms, next } in &self.notes {
+            let _ = writeln!(text, "{note} {topic} {ran_ms} {next}");
+        }
+    }
 }
 
 #[cfg(test)]

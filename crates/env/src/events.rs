@@ -142,6 +142,15 @@ events! {
     ScribeCopied = "scribe.copied", ERROR,
         "Somebody else sends a category's messages under the identity of this agent's spool: its directory was copied. It sends nothing more of that category, and gives nothing of it up.",
         "End the copy's agent, and give the one of them that is to go on elsewhere an empty directory ([scribe](scribe.md#a-copied-spool)).";
+    ScribeLost = "scribe.lost", WARN,
+        "A spool was erased: another one began under its name, and it had not said that it was empty. Messages that it had and had not brought are lost: from which number on, the sentence says.",
+        "Find out why the directory is empty, and what of it is still somewhere ([scribe](scribe.md#an-erased-spool)).";
+    ScribeNameShared = "scribe.name-shared", WARN,
+        "A spool that counted as lost is there: it sends, and counts as lost no more. Two agents have one name, or a spool's directory was away for a while.",
+        "Give each agent a name of its own (`--name`), or see that its disk is mounted before it starts ([scribe](scribe.md#an-erased-spool)).";
+    ScribeFilesWait = "scribe.files-wait", WARN,
+        "An hour of a category cannot be written into its file, or a file not be removed. It is tried again; messages are where they were.",
+        "Read the sentence. If nothing else is wrong, look for something of another kind in the file's place ([scribe](scribe.md#hourly-files)).";
     ScribeWaits = "scribe.waits", WARN,
         "An agent cannot bring messages to their topics. It keeps them in its spool and tries again. A carrier says so of those of other agents, which keep them themselves.",
         "Read the sentence. While the spool has room, clients notice nothing.";

@@ -5,7 +5,9 @@ use crate::cli::Limits;
 use crate::credentials::NodeCredentials;
 use crate::log::{as_json, kept_for, text_or_hex};
 use clap::{Args, Subcommand};
+use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
+use holdfast_base::text::{shown, utc};
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint, Secret};
@@ -24,8 +26,9 @@ use holdfast_scribe::door;
 use holdfast_scribe::store::{self, Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
 use holdfast_scribe::stores::translate::translate;
 use holdfast_scribe::stores::{self, Stores};
+use holdfast_scribe::word::NAME_BYTES_MAX;
 use holdfast_wire::{log::Retention, scribe as msg};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{BufWriter, IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -57,6 +60,12 @@ pub enum Scribe {
         category: String,
         #[command(flatten)]
         limits: Limits,
+        #[command(flatten)]
+        holds: Holds,
+        /// Write each hour, by the clock of the node that looks after the log, into
+        /// /scribe/CATEGORY/YYYY-MM-DD/HH.zst, a line for each message; `false` ends that with what came until now
+        #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        hourly_files: Option<bool>,
     },
     /// Say how categories are doing
     Status,
@@ -74,6 +83,18 @@ pub enum Scribe {
     },
 }
 
+/// What readers with a name hold of a category that its limits would let go.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Holds {
+    /// What a reader (`tail --reader`) has not read stays until it is so old, whatever the other limits say; 0
+    /// for no such limit; without any, readers hold nothing
+    #[arg(long, value_name = "TIME", value_parser = crate::log::age_ms)]
+    readers_hold: Option<u64>,
+    /// And until the category has so many bytes
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    readers_hold_bytes: Option<u64>,
+}
+
 /// `holdfast scribe agent`.
 #[derive(Args, Debug)]
 #[command(after_long_help = stores::EXAMPLE)]
@@ -81,6 +102,10 @@ pub struct AgentOptions {
     /// Directory that keeps messages until their topics have them; this agent's alone
     #[arg(long, value_name = "DIR")]
     spool: PathBuf,
+    /// What the cluster calls this agent's spool, which outlives the directory: should it be erased, what is lost
+    /// is named by it. Each agent has another one [default: the machine's name and the spool's directory]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Nodes of the cluster, HOST:PORT or unix:/path, or agents that carry (--carry-port): each spool uses
     /// another one of them first, and the next one while that is away
     #[arg(long, required = true, num_args = 1.., value_delimiter = ',', value_name = "ADDRESS")]
@@ -141,58 +166,129 @@ pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Out
         Scribe::Aside { spool } => print_aside(spool, out),
         Scribe::Translate { conf } => print_translated(conf, out),
         Scribe::Tail { category, from, no_follow, reader } => {
-            let tail = Tail { category, from: *from, follow: !no_follow, reader: reader.as_deref() };
+            let tail =
+                Tail { category, from: *from, follow: !no_follow, reader: reader.as_deref() };
             tail.run(&mut connect()?, out)
         }
         Scribe::Forget { category, reader } => {
             connect()?.scribe_move_reader(category, reader, Index(0))
         }
-        Scribe::Keep { category, limits } => {
+        Scribe::Keep { category, limits, holds, hourly_files } => {
             let Limits { retain_bytes, retain_age } = *limits;
-            let keep = msg::Keep { category: category.clone(), retain_bytes, retain_ms: retain_age };
-            let kept = connect()?.scribe_keep(&keep)?;
+            let Holds { readers_hold, readers_hold_bytes } = *holds;
+            let kept = connect()?.scribe_keep(&msg::Keep {
+                category: category.clone(),
+                retain_bytes,
+                retain_ms: retain_age,
+                hold_bytes: readers_hold_bytes,
+                hold_ms: readers_hold,
+                hourly_files: *hourly_files,
+            })?;
             out.line(
-                || format!("{category}  {}", kept_for(&kept)),
-                || json!({"category": category, "retain_bytes": kept.bytes, "retain_ms": kept.age_ms}),
+                || format!("{category}  {}", kept_lines(&kept).join(", ")),
+                || {
+                    let mut object = kept_json(&kept);
+                    object["category"] = json!(category);
+                    object
+                },
             )
         }
-        Scribe::Status => connect()?.scribe_status()?.iter().try_for_each(|one| {
-            let (messages, log) = (one.messages, format_bytes(one.log_bytes));
-            let last = one.next.0.saturating_sub(1);
-            let kept = Retention { bytes: one.retain_bytes, age_ms: one.retain_ms };
-            let at = |at: &msg::ReaderAt| format!("\n    reader {} at entry {}", at.reader, at.next);
-            let readers: String = one.readers.iter().map(at).collect();
-            // A topic that is kept for ever says nothing.
-            let kept = match kept == Retention::default() {
-                true => String::new(),
-                false => format!(", {}", kept_for(&kept)),
-            };
-            out.line(
-                || {
-                    format!(
-                        "{}  {messages} messages, {} in {} batches, {log} in the log (entries {} to {last}), \
-                         {} spools, {} batches dropped{kept}{readers}",
-                        one.category,
-                        format_bytes(one.raw_bytes),
-                        one.batches,
-                        one.first,
-                        one.spools,
-                        one.dropped
-                    )
-                },
-                || {
-                    json!({
-                        "category": one.category, "messages": messages, "raw_bytes": one.raw_bytes,
-                        "batches": one.batches, "log_bytes": one.log_bytes, "first": one.first.0,
-                        "next": one.next.0, "spools": one.spools, "dropped": one.dropped,
-                        "retain_bytes": one.retain_bytes, "retain_ms": one.retain_ms,
-                        "readers": one.readers.iter().map(|at| {
-                            json!({"reader": at.reader, "next": at.next.0})
-                        }).collect::<Vec<_>>(),
-                    })
-                },
+        Scribe::Status => {
+            connect()?.scribe_status()?.iter().try_for_each(|one| print_status(one, out))
+        }
+    }
+}
+
+/// Spools that are lost, of one category, as people are shown them; programs have all that were told.
+const LOST_SHOWN_MAX: usize = 10;
+
+fn print_status(one: &msg::CategoryStatus, out: &mut Output) -> Result<()> {
+    let (messages, log) = (one.messages, format_bytes(one.log_bytes));
+    let last = one.next.0.saturating_sub(1);
+    let at = |at: &msg::ReaderAt| format!("\n    reader {} at entry {}", at.reader, at.next);
+    let readers: String = one.readers.iter().map(at).collect();
+    // A category that is kept for ever says nothing.
+    let kept = match one.kept == msg::Kept::default() {
+        true => String::new(),
+        false => format!(", {}", kept_lines(&one.kept).join(", ")),
+    };
+    out.line(
+        || {
+            format!(
+                "{}  {messages} messages, {} in {} batches, {log} in the log (entries {} to {last}), \
+                 {} spools, {} batches dropped{kept}{readers}{}",
+                one.category,
+                format_bytes(one.raw_bytes),
+                one.batches,
+                one.first,
+                one.spools,
+                one.dropped,
+                lost_lines(one)
             )
-        }),
+        },
+        || {
+            let mut object = json!({
+                "category": one.category, "messages": messages, "raw_bytes": one.raw_bytes,
+                "batches": one.batches, "log_bytes": one.log_bytes, "first": one.first.0,
+                "next": one.next.0, "spools": one.spools, "dropped": one.dropped,
+                "readers": one.readers.iter().map(|at| {
+                    json!({"reader": at.reader, "next": at.next.0})
+                }).collect::<Vec<_>>(),
+                "lost": one.lost,
+                "lost_spools": one.lost_spools.iter().map(|lost| json!({
+                    "spool": hex(lost.spool), "name": lost.name, "next": lost.next, "by": hex(lost.by),
+                    "entry": lost.entry.0, "unix_ms": lost.unix_ms,
+                })).collect::<Vec<_>>(),
+            });
+            let kept = kept_json(&one.kept);
+            object.as_object_mut().expect("it is one").extend(kept.as_object().expect("too").clone());
+            object
+        },
+    )
+}
+
+fn kept_json(kept: &msg::Kept) -> Value {
+    json!({
+        "retain_bytes": kept.retain_bytes, "retain_ms": kept.retain_ms,
+        "readers_hold_bytes": kept.hold_bytes, "readers_hold_ms": kept.hold_ms,
+        "hourly_files": kept.hourly_files, "hours": kept.hours, "hours_waiting": kept.hours_waiting,
+    })
+}
+
+/// How long a category is kept, and how much longer for its readers.
+fn kept_lines(kept: &msg::Kept) -> Vec<String> {
+    let own = kept_for(&Retention { bytes: kept.retain_bytes, age_ms: kept.retain_ms });
+    let held = Retention { bytes: kept.hold_bytes, age_ms: kept.hold_ms };
+    let held = (held != Retention::default()).then(|| format!("for readers {}", kept_for(&held)));
+    let has_files = kept.hourly_files || kept.hours + kept.hours_waiting > 0;
+    let files = has_files.then(|| {
+        let on = if kept.hourly_files { "on" } else { "off" };
+        format!("hourly files {on} ({} there, {} to be written)", kept.hours, kept.hours_waiting)
+    });
+    [Some(own), held, files].into_iter().flatten().collect()
+}
+
+/// As spools are named everywhere.
+fn hex(spool: u64) -> String {
+    batch::SpoolId(spool).to_string()
+}
+
+/// The last spools of a category that are lost, and how many there are beside them.
+fn lost_lines(one: &msg::CategoryStatus) -> String {
+    let last = one.lost_spools.iter().rev().take(LOST_SHOWN_MAX);
+    let line = |lost: &msg::LostSpool| {
+        format!(
+            "\n    lost: spool {} of `{}`, what it had from message {} on, since {}",
+            hex(lost.spool),
+            shown(&lost.name),
+            lost.next,
+            utc((lost.unix_ms / 1000) as i64, ' ')
+        )
+    };
+    let lines: String = last.map(line).collect();
+    match one.lost.saturating_sub(LOST_SHOWN_MAX as u64) {
+        0 => lines,
+        more => format!("{lines}\n    lost: {more} spools before these"),
     }
 }
 
@@ -219,6 +315,7 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
     };
     let settings = Settings {
         spool: options.spool.clone(),
+        name: options.name.clone().unwrap_or_else(|| name_of(&options.spool)),
         bounds: Bounds {
             bound_bytes: options.spool_size,
             segment_bytes: SEGMENT_BYTES,
@@ -263,6 +360,23 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
         },
         || json!({"event": "ending", "batches_left": left}),
     )
+}
+
+/// The machine and the directory, wherever the command was typed. One that is too long keeps its end, and what
+/// tells it from others.
+fn name_of(spool: &Path) -> String {
+    let path = spool.canonicalize().unwrap_or_else(|_| spool.to_owned());
+    let name = format!("{}:{}", local::host_name(), path.display());
+    let name: String = name
+        .chars()
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if name.len() <= NAME_BYTES_MAX {
+        return name;
+    }
+    let of_all = format!("{:08x}:", crc32c(name.as_bytes()));
+    let from = name.ceil_char_boundary(name.len() + of_all.len() - NAME_BYTES_MAX);
+    of_all + &name[from..]
 }
 
 impl CarryOptions {

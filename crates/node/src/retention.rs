@@ -11,7 +11,9 @@ use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
 use holdfast_env::{Disk, HoldMutex, event, planted, sometimes};
 use holdfast_log::{EmbeddedLog, Log};
 use holdfast_wire::log as msg;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 const FILE: &str = "RETAIN";
 const SITES: ReplaceSites = ReplaceSites { data: "node.retain-data", name: "node.retain-name" };
@@ -28,6 +30,10 @@ const _: () = assert!(ROUND_NS / 1_000_000 < ROUND_MS_MAX);
 /// known of limits is locked: it calls nothing of the node.
 pub type Hold = Box<dyn Fn(&str) -> Option<Index> + Send + Sync>;
 
+/// The lowest entry that a topic's readers need, of those that it has from an entry on; nothing where none does.
+/// Asked while nothing of the node is locked.
+pub type Readers = Arc<dyn Fn(&str, Index) -> Option<Index> + Send + Sync>;
+
 /// What is known of topics with limits, where the log is kept.
 #[derive(Default)]
 pub(super) struct Retained {
@@ -37,6 +43,8 @@ pub(super) struct Retained {
     written_ns: u64,
     /// Who needs entries of topics.
     holds: Vec<Hold>,
+    /// Who knows topics' readers.
+    readers: Option<Readers>,
     /// What was found wrong with the file, until it is written anew.
     finding: Option<String>,
 }
@@ -75,6 +83,12 @@ impl Node {
         self.retained.held().holds.push(hold);
     }
 
+    /// Who knows topics' readers says from which entry on they need them: that stays within limits of its own
+    /// ([`Node::hold_for_readers`]).
+    pub fn readers_of_topics(&self, readers: Readers) {
+        self.retained.held().readers = Some(readers);
+    }
+
     /// The lowest index of a topic that must stay.
     pub fn must_stay(&self, topic: &str) -> Option<Index> {
         self.retained.held().must_stay(topic)
@@ -90,14 +104,7 @@ impl Node {
     /// Makes a topic, or changes how long it is kept; durable on return. Waits for the disk.
     pub fn set_topic(&self, set: &msg::Set) -> Result<msg::Retention> {
         let topic = &set.topic;
-        let limits = set.retain_bytes.unwrap_or(0).max(set.retain_ms.unwrap_or(0));
-        if let Some(log) = self.shared().filter(|_| limits > 0) {
-            return Err(Error::unsupported(format!(
-                "limit how long topic `{topic}` is kept: brokers keep the log ({}), where topics have no \
-                 limits: trim it with `holdfast log trim`",
-                log.place()
-            )));
-        }
+        self.check_limits_are_here(topic, [set.retain_bytes, set.retain_ms])?;
         match self.log.info(topic) {
             Ok(_) if set.create => {
                 return Err(Error::exists(format!(
@@ -109,18 +116,61 @@ impl Node {
         }
         let mut retained = self.retained.held();
         let before = retained.retention.limits(topic);
-        let limits = Limits {
-            bytes: set.retain_bytes.unwrap_or(before.bytes),
-            age_ms: set.retain_ms.unwrap_or(before.age_ms),
-        };
+        let limits = changed(before, set.retain_bytes, set.retain_ms);
         if limits != before || retained.finding.is_some() {
-            let mut changed = retained.retention.clone();
-            changed.set(topic, limits);
-            self.write_retention(&changed, &mut retained.finding)
-                .map_err(|e| e.context(format_args!("keep the limits of topic `{topic}`")))?;
-            retained.retention = changed;
+            self.change_limits(&mut retained, topic, |changed| changed.set(topic, limits))?;
         }
         Ok(msg::Retention { bytes: limits.bytes, age_ms: limits.age_ms })
+    }
+
+    /// How much of a topic its readers hold at most, where the log is kept; nothing where there is no limit.
+    pub fn held_for_readers(&self, topic: &str) -> Limits {
+        self.retained.held().retention.held(topic)
+    }
+
+    /// Changes that, beyond the limits of the topic itself; nothing leaves a limit as it is. Durable on return.
+    pub fn hold_for_readers(
+        &self,
+        topic: &str,
+        bytes: Option<u64>,
+        age_ms: Option<u64>,
+    ) -> Result<Limits> {
+        self.check_limits_are_here(topic, [bytes, age_ms])?;
+        self.log.info(topic)?;
+        let mut retained = self.retained.held();
+        let before = retained.retention.held(topic);
+        let limits = changed(before, bytes, age_ms);
+        if limits != before {
+            self.change_limits(&mut retained, topic, |changed| changed.set_held(topic, limits))?;
+        }
+        Ok(limits)
+    }
+
+    /// Refuses limits where brokers keep the log: they have their own.
+    fn check_limits_are_here(&self, topic: &str, limits: [Option<u64>; 2]) -> Result<()> {
+        let is_limited = limits.into_iter().flatten().any(|limit| limit > 0);
+        match self.shared().filter(|_| is_limited) {
+            None => Ok(()),
+            Some(log) => Err(Error::unsupported(format!(
+                "limit how long topic `{topic}` is kept: brokers keep the log ({}), where topics have no \
+                 limits: trim it with `holdfast log trim`",
+                log.place()
+            ))),
+        }
+    }
+
+    fn change_limits(
+        &self,
+        retained: &mut Retained,
+        topic: &str,
+        change: impl FnOnce(&mut Retention),
+    ) -> Result<()> {
+        let mut changed = retained.retention.clone();
+        change(&mut changed);
+        self.write_retention(&changed, &mut retained.finding)
+            .map_err(|e| e.context(format_args!("keep the limits of topic `{topic}`")))?;
+        retained.retention = changed;
+        Ok(())
     }
 
     /// Writes all of it anew; what was wrong with the file is so no more.
@@ -141,14 +191,33 @@ impl Node {
         Ok(())
     }
 
+    /// Of each topic whose readers hold something, the first entry that one of them needs.
+    fn ask_readers(&self, log: &EmbeddedLog) -> BTreeMap<String, Index> {
+        let (readers, topics) = {
+            let retained = self.retained.held();
+            let Some(readers) = retained.readers.clone() else { return BTreeMap::new() };
+            let holds = |topic: &&str| retained.retention.held(topic) != Limits::default();
+            let topics = retained.retention.topics().filter(holds).map(str::to_owned);
+            (readers, topics.collect::<Vec<String>>())
+        };
+        let needs = |topic: String| {
+            let first = log.info(&topic).ok()?.first;
+            let needed = readers(&topic, first)?;
+            Some((topic, needed))
+        };
+        topics.into_iter().filter_map(needs).collect()
+    }
+
     /// One round, by the keeper: counts the time, notes how far topics are, and trims.
     pub(super) fn retain(&self, now_ns: u64) -> Result<()> {
         let Some(log) = self.hosted() else { return Ok(()) };
-        let mut retained = self.retained.held();
-        let since_ns = retained.round_ns.map_or(0, |last| now_ns.saturating_sub(last));
-        if retained.round_ns.is_some() && since_ns < ROUND_NS {
+        let last_ns = self.retained.held().round_ns;
+        let since_ns = last_ns.map_or(0, |last| now_ns.saturating_sub(last));
+        if last_ns.is_some() && since_ns < ROUND_NS {
             return Ok(());
         }
+        let readers = self.ask_readers(log);
+        let mut retained = self.retained.held();
         retained.round_ns = Some(now_ns);
         retained.retention.pass(since_ns / 1_000_000);
         let topics: Vec<String> = retained.retention.topics().map(str::to_owned).collect();
@@ -166,12 +235,13 @@ impl Node {
             }
             retained.retention.note(&topic, info.durable);
             let (must_stay, segments) = (retained.must_stay(&topic), segments(log, &topic)?);
-            let mut before = retained.retention.trim_before(&topic, &segments, must_stay);
+            let readers = readers.get(&topic).copied();
+            let mut before = retained.retention.trim_before(&topic, &segments, must_stay, readers);
             if is_kept_by_limits(&topic) {
                 let covers = self.covered_by_snapshots(&topic, &segments, before);
                 due.extend(covers.is_due.then(|| topic.clone()));
                 let must_stay = must_stay.into_iter().chain(covers.must_stay).min();
-                before = retained.retention.trim_before(&topic, &segments, must_stay);
+                before = retained.retention.trim_before(&topic, &segments, must_stay, readers);
             }
             trims.extend(before.map(|before| (topic, info.first, before)));
         }
@@ -229,6 +299,10 @@ impl Node {
         let is_due = is_old && status.applied > last && status.applied >= begins;
         Covers { must_stay: Some(covered), is_due }
     }
+}
+
+fn changed(before: Limits, bytes: Option<u64>, age_ms: Option<u64>) -> Limits {
+    Limits { bytes: bytes.unwrap_or(before.bytes), age_ms: age_ms.unwrap_or(before.age_ms) }
 }
 
 fn segments(log: &EmbeddedLog, topic: &str) -> Result<Vec<Segment>> {

@@ -2,6 +2,8 @@
 //! to the topics, through whichever node or carrier answers; and, where that is asked for, a port on which it
 //! carries for other agents. Ends when what it holds is delivered, or its time is up.
 
+mod words;
+
 use crate::batch::{Position, SpoolId};
 use crate::carrier::{self, Carries};
 use crate::category::Category;
@@ -12,6 +14,7 @@ use crate::intake::Intake;
 use crate::spool::Progress;
 use crate::store::{Bounds, Outgoing, Store};
 use crate::stores::Stores;
+use crate::word::check_name;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::runtime::Runtime;
@@ -22,8 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use words::Words;
 
 /// Batches of one request.
 const WINDOW_BYTES: usize = 4 << 20;
@@ -46,6 +50,8 @@ const _: () = assert!(ASK_CATEGORIES <= msg::ASK_CATEGORIES_MAX);
 pub struct Settings {
     /// The spool's directory, which is this agent's alone.
     pub spool: PathBuf,
+    /// What outlives the directory: who begins another spool under this name is in this one's place.
+    pub name: String,
     pub bounds: Bounds,
     /// Where Scribe's clients are served.
     pub listen: SocketAddr,
@@ -73,6 +79,10 @@ struct Shared {
     is_denied: AtomicBool,
     told_copied: Mutex<BTreeSet<Category>>,
     told_denied: Mutex<BTreeSet<Category>>,
+    words: Words,
+    /// Whether the thread that forwards has ended; told once it has.
+    has_ended: Mutex<bool>,
+    ended: Condvar,
 }
 
 /// Why a category takes nothing, and when it is asked again.
@@ -97,6 +107,7 @@ impl Agent {
         rng: Arc<dyn Rng>,
         clock: Arc<dyn Clock>,
     ) -> Result<Agent> {
+        check_name(&settings.name)?;
         let store = Store::open(disk.clone(), &settings.spool, settings.bounds, &*rng)?;
         let store = Arc::new(store);
         let files = Files::new(disk, clock.clone(), settings.stores.files().to_vec());
@@ -113,6 +124,9 @@ impl Agent {
             is_denied: AtomicBool::new(false),
             told_copied: Mutex::default(),
             told_denied: Mutex::default(),
+            words: Words::new(settings.name),
+            has_ended: Mutex::default(),
+            ended: Condvar::new(),
         });
         let start = |carries| Carries::start(carries, hops(), clock.clone());
         let carries = settings.carries.map(start).transpose()?;
@@ -150,9 +164,10 @@ impl Agent {
         self.shared.store.look(|core| core.id().to_string())
     }
 
-    /// Takes nothing more, and ends when everything was delivered or `most` is over; how many batches stay
-    /// in the spool, for the next start.
+    /// Takes nothing more, and ends when everything was delivered and the topics were told that this is all, or
+    /// `most` is over; how many batches stay in the spool, for the next start.
     pub fn end(self, most: Duration) -> usize {
+        let from_ns = self.shared.clock.monotonic_ns();
         drop(self.door);
         if let Some(carries) = self.carries {
             carries.end();
@@ -161,7 +176,9 @@ impl Agent {
         let left = self.shared.store.wait_delivered(most);
         self.shared.stop.request();
         self.shared.store.nudge();
-        if left == 0 {
+        let spent_ns = self.shared.clock.monotonic_ns().saturating_sub(from_ns);
+        let rest = most.saturating_sub(Duration::from_nanos(spent_ns));
+        if left == 0 && self.shared.wait_ended(rest) {
             self.forwards.join();
         }
         // Otherwise it waits for a node, and ends with the process: all that it knows is in the spool.
@@ -215,6 +232,19 @@ impl Shared {
                 self.stop.sleep_until_stop(REST);
             }
         }
+        // Where a hop is away now, nobody waits for it: nothing of the messages is left.
+        if self.store.look(|core| core.pending()) == 0 {
+            let _ = self.say_ends(&mut hop);
+        }
+        *self.has_ended.held() = true;
+        self.ended.notify_all();
+    }
+
+    /// Whether the thread that forwards ends within this time.
+    fn wait_ended(&self, most: Duration) -> bool {
+        let waits = |has_ended: &mut bool| !*has_ended;
+        let waited = self.ended.wait_timeout_while(self.has_ended.held(), most, waits);
+        *waited.expect("nobody panics who holds it").0
     }
 
     /// Categories that took nothing, and are not asked again yet.
@@ -257,6 +287,7 @@ impl Shared {
         {
             let (outgoing, next) = self.store.to_send(at, WINDOW_BYTES, &without)?;
             if !outgoing.is_empty() {
+                self.say_begins(client, &outgoing)?;
                 delivered +=
                     self.send(client, &outgoing.iter().collect::<Vec<_>>(), &mut without)?;
             }
@@ -276,6 +307,7 @@ impl Shared {
 
     /// Where the spool is, before anything is sent: what topics have already is not sent again.
     fn ask(&self, client: &mut Client) -> Result<()> {
+        self.words.try_again();
         let categories: Vec<Category> =
             self.store.look(|core| core.categories().cloned().collect());
         let spool = self.store.look(|core| core.id());

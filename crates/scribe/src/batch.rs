@@ -99,9 +99,14 @@ impl Head {
 }
 
 /// The version of a category's entry, where it is one that this build does not know: of a batch, or of what
-/// else there is ([`crate::reader`]).
+/// else there is ([`crate::reader`], [`crate::word`], [`crate::hour`]).
 pub fn unknown_version(entry: &[u8]) -> Option<u8> {
-    entry.first().copied().filter(|version| *version > crate::reader::VERSION)
+    entry.first().copied().filter(|version| *version > crate::hour::VERSION)
+}
+
+/// Whether a category's entry is a batch; there are others.
+pub fn is_one(entry: &[u8]) -> bool {
+    entry.first() == Some(&VERSION)
 }
 
 /// Reads a batch's head, and gives its messages as they are written. The checksum is not looked at.

@@ -1,7 +1,7 @@
 //! A carrier's driver: a port of the native protocol, on which agents send what they would send to a node,
 //! and a thread that brings it to the next hop. What waits is in memory alone; [`crate::carry`] decides.
 
-use crate::carry::{Asked, Carrier, Outcome, Request, Round};
+use crate::carry::{Asked, Carrier, Outcome, Request, Round, Told};
 use crate::door::More;
 use crate::hops::{Hop, Hops};
 use holdfast_base::codec::{Decode, Encode};
@@ -105,7 +105,7 @@ impl Carries {
 fn refusal(who: &Who, opcode: u16) -> Option<Error> {
     let doing = format!("carry out operation {opcode:#06x}");
     match (who, opcode) {
-        (Who::Client, wire::OP_SCRIBE_APPEND | wire::OP_SCRIBE_ASK) => None,
+        (Who::Client, wire::OP_SCRIBE_APPEND | wire::OP_SCRIBE_ASK | wire::OP_SCRIBE_SAY) => None,
         (Who::Client, _) => Some(Error::unsupported(format!(
             "{doing}: here an agent carries messages of Scribe, and does nothing else: ask a node"
         ))),
@@ -119,13 +119,29 @@ fn read(opcode: u16, meta: &[u8], body: Vec<u8>) -> Result<Asked> {
     let wrong = |e| Error::invalid(format!("carry batches: {e}: use matching builds"));
     match opcode {
         wire::OP_SCRIBE_ASK => Asked::ask(msg::Ask::from_bytes(meta).map_err(wrong)?),
+        wire::OP_SCRIBE_SAY => Asked::say(msg::Say::from_bytes(meta).map_err(wrong)?),
         _ => Asked::append(msg::Append::from_bytes(meta).map_err(wrong)?, body),
     }
 }
 
 fn tell(told: Vec<(Reply, Outcome)>) {
     for (reply, outcome) in told {
-        reply.finish(outcome.map(|positions| msg::Positions { positions }.to_bytes()));
+        reply.finish(outcome.map(encode));
+    }
+}
+
+/// All answers of a request are of one kind, and none at all has the same bytes in both.
+fn encode(answers: Vec<Told>) -> Vec<u8> {
+    let (mut positions, mut heard) = (Vec::new(), Vec::new());
+    for told in answers {
+        match told {
+            Told::Position(position) => positions.push(position),
+            Told::Heard(word) => heard.push(word),
+        }
+    }
+    match heard.is_empty() {
+        true => msg::Positions { positions }.to_bytes(),
+        false => msg::AllHeard { heard }.to_bytes(),
     }
 }
 
@@ -203,16 +219,22 @@ impl Shared {
     fn carry(&self, hop: &mut Option<Hop>, round: &Round<Reply>) -> Outcome {
         let away = |e: Error| Error::retry(e.message);
         let client = self.hops.reach(hop, |_| Ok(())).map_err(away)?;
+        let positions = |all: Vec<msg::Position>| all.into_iter().map(Told::Position).collect();
         let answer = match round.request() {
-            Request::Ask(ask) => client.scribe_ask(ask.spool, ask.categories.clone()),
+            Request::Ask(ask) => {
+                client.scribe_ask(ask.spool, ask.categories.clone()).map(positions)
+            }
+            Request::Say(say) => {
+                client.scribe_say(say).map(|all| all.into_iter().map(Told::Heard).collect())
+            }
             Request::Append { categories, bodies, count } => {
-                client.scribe_carry(categories, &bodies, count)
+                client.scribe_carry(categories, &bodies, count).map(positions)
             }
         };
         match answer {
-            Ok(positions) => {
+            Ok(answers) => {
                 self.hops.worked(hop);
-                Ok(positions)
+                Ok(answers)
             }
             Err(e) if crate::carry::is_of_the_request(&e) => Err(e),
             Err(e) => Err(away(e)),

@@ -22,12 +22,14 @@ const IN_A_RING: &str = "they are under way to the next hop from here and came i
 const _: () = assert!(4 * msg::APPEND_BYTES_MAX <= WAITING_BYTES_MAX);
 
 /// What an agent wants to be brought on, looked at.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Batches, each behind its length, as they came; the categories that they are of.
     Append { categories: BTreeSet<String>, body: Vec<u8>, count: usize, which: Vec<Which> },
     /// Where a spool is.
     Ask(msg::Ask),
+    /// What a spool says of itself.
+    Say(msg::Say),
 }
 
 /// Names a batch, whoever brings it: its spool, its first message and its checksum.
@@ -77,39 +79,57 @@ impl Asked {
         }
     }
 
-    fn body(&self) -> &[u8] {
-        match self {
-            Asked::Append { body, .. } => body,
-            Asked::Ask(_) => &[],
+    /// Looks at words.
+    pub fn say(say: msg::Say) -> Result<Asked> {
+        match say.words.len() {
+            0..=msg::ASK_CATEGORIES_MAX => Ok(Asked::Say(say)),
+            _ => Err(Error::invalid("carry a spool's words: say fewer at once")),
         }
     }
 
-    fn categories(&self) -> impl Iterator<Item = &String> {
-        let (append, ask) = match self {
-            Asked::Append { categories, .. } => (Some(categories), None),
-            Asked::Ask(ask) => (None, Some(&ask.categories)),
-        };
-        append.into_iter().flatten().chain(ask.into_iter().flatten())
+    fn body(&self) -> &[u8] {
+        match self {
+            Asked::Append { body, .. } => body,
+            Asked::Ask(_) | Asked::Say(_) => &[],
+        }
     }
 
-    /// How many positions its answer has.
+    /// Whether nothing else can be asked with it at once.
+    fn goes_by_itself(&self) -> bool {
+        !matches!(self, Asked::Append { .. })
+    }
+
+    fn categories(&self) -> Box<dyn Iterator<Item = &String> + '_> {
+        match self {
+            Asked::Append { categories, .. } => Box::new(categories.iter()),
+            Asked::Ask(ask) => Box::new(ask.categories.iter()),
+            Asked::Say(say) => Box::new(say.words.iter().map(|word| &word.category)),
+        }
+    }
+
+    /// How many answers it has.
     fn count(&self) -> usize {
         match self {
             Asked::Append { count, .. } => *count,
             Asked::Ask(ask) => ask.categories.len(),
+            Asked::Say(say) => say.words.len(),
         }
     }
 
     /// What it takes while it waits.
     fn cost(&self) -> usize {
         let names: usize = self.categories().map(|name| 32 + name.len()).sum();
-        REQUEST_BYTES + names + self.body().len() + size_of_val(self.which())
+        let said = match self {
+            Asked::Say(say) => say.name.len() + say.words.len() * size_of::<msg::Word>(),
+            _ => 0,
+        };
+        REQUEST_BYTES + names + said + self.body().len() + size_of_val(self.which())
     }
 
     fn which(&self) -> &[Which] {
         match self {
             Asked::Append { which, .. } => which,
-            Asked::Ask(_) => &[],
+            Asked::Ask(_) | Asked::Say(_) => &[],
         }
     }
 }
@@ -122,7 +142,7 @@ struct Part<T> {
     asked: Asked,
 }
 
-/// What is asked of the next hop at once: batches of several requests, or one question.
+/// What is asked of the next hop at once: batches of several requests, one question, or one spool's words.
 #[derive(Debug)]
 pub struct Round<T>(Vec<Part<T>>);
 
@@ -135,12 +155,15 @@ pub enum Request<'a> {
         count: usize,
     },
     Ask(&'a msg::Ask),
+    Say(&'a msg::Say),
 }
 
 impl<T> Round<T> {
     pub fn request(&self) -> Request<'_> {
-        if let [Part { asked: Asked::Ask(ask), .. }] = &self.0[..] {
-            return Request::Ask(ask);
+        match &self.0[..] {
+            [Part { asked: Asked::Ask(ask), .. }] => return Request::Ask(ask),
+            [Part { asked: Asked::Say(say), .. }] => return Request::Say(say),
+            _ => {}
         }
         let all = || self.0.iter().map(|part| &part.asked);
         let categories: BTreeSet<&String> = all().flat_map(Asked::categories).collect();
@@ -161,8 +184,15 @@ impl<T> Round<T> {
     }
 }
 
-/// What a request came to: a position for each of its batches or categories.
-pub type Outcome = Result<Vec<msg::Position>>;
+/// The answer to a batch or a question, or to a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Position(msg::Position),
+    Heard(msg::Heard),
+}
+
+/// What a request came to: an answer for each of its batches, categories or words.
+pub type Outcome = Result<Vec<Told>>;
 
 /// The core. `T` is whoever waits for an answer; connections have numbers that are never used again.
 #[derive(Debug)]
@@ -185,14 +215,14 @@ pub struct Carrier<T> {
 #[derive(Debug, Default)]
 struct UnderWay {
     batches: BTreeSet<Which>,
-    question: Option<msg::Ask>,
+    question: Option<Asked>,
 }
 
 impl UnderWay {
     fn has(&self, asked: &Asked) -> bool {
         match asked {
             Asked::Append { which, .. } => which.iter().any(|one| self.batches.contains(one)),
-            Asked::Ask(ask) => self.question.as_ref() == Some(ask),
+            Asked::Ask(_) | Asked::Say(_) => self.question.as_ref() == Some(asked),
         }
     }
 }
@@ -279,7 +309,7 @@ impl<T> Carrier<T> {
         while let Some(from) = self.turns.front().copied() {
             let parts = self.waits.get_mut(&from).expect("whose turn it is has something");
             let first = &parts.front().expect("and not nothing").asked;
-            let by_itself = self.alone.contains(&from) || matches!(first, Asked::Ask(_));
+            let by_itself = self.alone.contains(&from) || first.goes_by_itself();
             if !round.0.is_empty() && (by_itself || !round.has_room(first)) {
                 break;
             }
@@ -298,7 +328,7 @@ impl<T> Carrier<T> {
         for part in &round.0 {
             match &part.asked {
                 Asked::Append { which, .. } => self.under_way.batches.extend(which),
-                Asked::Ask(ask) => self.under_way.question = Some(ask.clone()),
+                asked => self.under_way.question = Some(asked.clone()),
             }
         }
         (!round.0.is_empty()).then_some(round)
@@ -314,20 +344,20 @@ impl<T> Carrier<T> {
                     let answered: BTreeSet<Which> = which.iter().copied().collect();
                     self.under_way.batches.retain(|one| !answered.contains(one));
                 }
-                Asked::Ask(_) => self.under_way.question = None,
+                Asked::Ask(_) | Asked::Say(_) => self.under_way.question = None,
             }
         }
-        let answer = answer.and_then(|positions| {
+        let answer = answer.and_then(|answers| {
             let wanted: usize = parts.iter().map(|part| part.asked.count()).sum();
-            match positions.len() == wanted {
-                true => Ok(positions),
+            match answers.len() == wanted {
+                true => Ok(answers),
                 false => {
                     Err(Error::retry("carry batches: the next hop gave another number of answers"))
                 }
             }
         });
         match answer {
-            Ok(positions) => self.divide(parts, positions),
+            Ok(answers) => self.divide(parts, answers),
             Err(e) if is_of_the_request(&e) && parts.len() > 1 => {
                 sometimes!("a round that was refused is asked again in parts");
                 self.put_back(parts);
@@ -340,7 +370,7 @@ impl<T> Carrier<T> {
                 let outcome = |part: Part<T>| match planted!("scribe.carrier-answers-early")
                     .then(|| ends(&part.asked))
                 {
-                    Some(positions) => (part.ticket, Ok(positions)),
+                    Some(answers) => (part.ticket, Ok(answers)),
                     None => (part.ticket, Err(e.clone())),
                 };
                 parts.into_iter().map(outcome).collect()
@@ -348,22 +378,18 @@ impl<T> Carrier<T> {
         }
     }
 
-    fn divide(
-        &mut self,
-        parts: Vec<Part<T>>,
-        mut positions: Vec<msg::Position>,
-    ) -> Vec<(T, Outcome)> {
+    fn divide(&mut self, parts: Vec<Part<T>>, mut answers: Vec<Told>) -> Vec<(T, Outcome)> {
         let mut outcomes = Vec::with_capacity(parts.len());
         if planted!("scribe.carrier-mixes-up-spools") {
-            positions.reverse();
+            answers.reverse();
         }
-        let mut positions = positions.into_iter();
+        let mut answers = answers.into_iter();
         for part in parts {
             self.alone.remove(&part.from);
             if matches!(part.asked, Asked::Append { .. }) {
                 self.carried += part.asked.count() as u64;
             }
-            let own = positions.by_ref().take(part.asked.count()).collect();
+            let own = answers.by_ref().take(part.asked.count()).collect();
             outcomes.push((part.ticket, Ok(own)));
         }
         outcomes
@@ -424,12 +450,12 @@ fn later<T>(part: Part<T>, what: &str) -> (T, Outcome) {
 }
 
 /// Where spools are once their topics have these batches, which a carrier never says by itself.
-fn ends(asked: &Asked) -> Vec<msg::Position> {
+fn ends(asked: &Asked) -> Vec<Told> {
     let mut reader = Reader::new(asked.body());
     let heads = std::iter::from_fn(|| batch::decode(reader.bytes().ok()?).ok());
     let position = |(head, _): (batch::Head, &[u8])| {
         let batch::Position { next, checksum } = head.ends();
-        msg::Position { next, checksum, refused: String::new(), never: false }
+        Told::Position(msg::Position { next, checksum, refused: String::new(), never: false })
     };
     heads.map(position).collect()
 }

@@ -1,10 +1,13 @@
 //! The face: what a node does with batches. The node that keeps the log opens a view of each category's
 //! topic, appends batches, and answers where their spools are then; others pass requests on to it.
 
+mod hours;
+mod kept;
+mod words;
+
 use crate::batch::{self, Packed, Position, SpoolId};
 use crate::category::Category;
 use crate::intake::{Keeps, NotKept};
-use crate::reader::{self, Moved};
 use crate::view::{self, CategoryView, decode_position};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Index;
@@ -69,26 +72,6 @@ fn read_from(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
     msg::Read::from_bytes(meta).map(|read| vec![read.category])
 }
 
-fn kept(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
-    msg::Keep::from_bytes(meta).map(|keep| vec![keep.category])
-}
-
-fn keep_told(meta: &[u8]) -> Told {
-    let msg::Keep { category, retain_bytes, retain_ms } = msg::Keep::from_bytes(meta).ok()?;
-    let bytes = retain_bytes.map(|bytes| format!(" {bytes} bytes"));
-    let age = retain_ms.map(|ms| format!(" {ms} ms"));
-    Some(("scribe keep", category + &bytes.unwrap_or_default() + &age.unwrap_or_default()))
-}
-
-fn reader_of(meta: &[u8]) -> Result<Vec<String>, DecodeError> {
-    msg::Reader::from_bytes(meta).map(|asked| vec![asked.category])
-}
-
-fn reader_told(meta: &[u8]) -> Told {
-    let msg::Reader { category, reader, next } = msg::Reader::from_bytes(meta).ok()?;
-    next.map(|next| ("scribe reader", format!("{category} {reader} {next}")))
-}
-
 fn append_told(meta: &[u8]) -> Told {
     let append = msg::Append::from_bytes(meta).ok()?;
     Some(("scribe append", append.categories.join(" ")))
@@ -117,21 +100,24 @@ impl Face for ScribeFace {
                 .audited(Matter::Data, append_told),
             route(wire::OP_SCRIBE_ASK, ScribeFace::serve_ask)
                 .allows(allows(Access::Read, asked_about)),
+            route(wire::OP_SCRIBE_SAY, ScribeFace::serve_say)
+                .allows(allows(Access::Write, words::said_in))
+                .audited(Matter::Data, words::say_told),
             route(wire::OP_SCRIBE_READ, ScribeFace::serve_read)
                 .allows(allows(Access::Read, read_from))
                 .answer_bytes(answer_bytes),
             route(wire::OP_SCRIBE_KEEP, ScribeFace::serve_keep)
-                .allows(allows(Access::Write, kept))
-                .audited(Matter::Data, keep_told),
+                .allows(allows(Access::Write, kept::kept_category))
+                .audited(Matter::Data, kept::keep_told),
             route(wire::OP_SCRIBE_READER, ScribeFace::serve_reader)
                 .allows(|meta, within| {
                     let moves =
                         msg::Reader::from_bytes(meta).is_ok_and(|asked| asked.next.is_some());
-                    allows(if moves { Access::Write } else { Access::Read }, reader_of)(
+                    allows(if moves { Access::Write } else { Access::Read }, kept::reader_of)(
                         meta, within,
                     )
                 })
-                .audited(Matter::Data, reader_told),
+                .audited(Matter::Data, kept::reader_told),
             route(wire::OP_SCRIBE_STATUS, ScribeFace::serve_status)
                 .allows(|_, within| within.rules.check_topic("*", Access::Read)),
         ]
@@ -140,7 +126,13 @@ impl Face for ScribeFace {
 
 impl ScribeFace {
     pub fn new(node: Arc<Node>) -> Arc<ScribeFace> {
-        Arc::new(ScribeFace { node, folds: Mutex::default(), tails: Tails::default() })
+        let folds = Mutex::default();
+        let face = Arc::new(ScribeFace { node, folds, tails: Tails::default() });
+        let readers = Arc::downgrade(&face);
+        face.node.readers_of_topics(Arc::new(move |topic, first| {
+            readers.upgrade()?.needed_by_readers(&Category::of_topic(topic)?, first)
+        }));
+        face
     }
 
     /// Opens the categories that there are, where the log is kept; else there is nothing to open.
@@ -330,62 +322,15 @@ impl ScribeFace {
                 break;
             }
             batches.next = Index(index.0 + 1);
-            let Some(bytes) = entry.get(ENVELOPE_BYTES..).filter(|_| taken) else { continue };
+            let Some(bytes) =
+                entry.get(ENVELOPE_BYTES..).filter(|bytes| taken && batch::is_one(bytes))
+            else {
+                continue;
+            };
             batches.batches.push(msg::Indexed { index: *index, bytes: bytes.len() as u32 });
             body.extend_from_slice(bytes);
         }
         Ok((batches, body))
-    }
-
-    fn serve_keep(self: Arc<Self>, request: Request<'_>) {
-        let doing = "change how long a category is kept";
-        let Some((keep, reply)) = request.decode::<msg::Keep>(doing) else { return };
-        let face = self.clone();
-        self.node.workers.run(move || {
-            let kept = face.keep_for(&keep).map_err(|e| e.context(doing));
-            answer(reply, kept.map(|kept| (kept.to_bytes(), Parts::None)));
-        });
-    }
-
-    fn keep_for(&self, keep: &msg::Keep) -> Result<wire::log::Retention> {
-        let category = Category::new(&keep.category)?;
-        self.fold(&category, true)?;
-        self.node.set_topic(&wire::log::Set {
-            topic: category.topic(),
-            create: false,
-            retain_bytes: keep.retain_bytes,
-            retain_ms: keep.retain_ms,
-        })
-    }
-
-    fn serve_reader(self: Arc<Self>, request: Request<'_>) {
-        let doing = "keep a reader's position";
-        let Some((asked, reply)) = request.decode::<msg::Reader>(doing) else { return };
-        let face = self.clone();
-        self.node.workers.run(move || {
-            let done = move |next: Result<Option<Index>>| {
-                answer(reply, next.map(|next| (next.to_bytes(), Parts::None)));
-            };
-            match face.reader(asked) {
-                Err(e) => done(Err(e)),
-                Ok((fold, msg::Reader { reader, next: None, .. })) => {
-                    done(fold.read(|view, _| view.reader(&reader)));
-                }
-                Ok((fold, msg::Reader { reader, next: Some(next), .. })) => {
-                    let moved = Moved { reader, next }.encode();
-                    let request = holdfast_view::Request::of(Call::default(), moved, Mode::Synced);
-                    let proposed = move |result: Result<(Index, Vec<u8>)>| {
-                        done(result.map(|_| Some(next)));
-                    };
-                    fold.propose(request, Box::new(proposed));
-                }
-            }
-        });
-    }
-
-    fn reader(&self, asked: msg::Reader) -> Result<(Arc<Fold<CategoryView>>, msg::Reader)> {
-        reader::check_name(&asked.reader)?;
-        Ok((self.fold(&Category::new(&asked.category)?, false)?, asked))
     }
 
     fn serve_status(self: Arc<Self>, request: Request<'_>) {
@@ -402,9 +347,10 @@ impl ScribeFace {
         let mut all = Vec::new();
         for (category, fold) in folds {
             let info = self.node.log.info(&category.topic())?;
-            let kept = self.node.retention(&category.topic())?;
+            let kept = self.kept(&category)?;
             let one = fold.read(|view, applied| {
                 let view::Totals { batches, messages, raw_bytes, dropped } = view.totals();
+                let (lost, lost_spools) = words::lost_of(view);
                 msg::CategoryStatus {
                     category: category.name().to_owned(),
                     first: info.first,
@@ -415,12 +361,13 @@ impl ScribeFace {
                     dropped,
                     spools: view.spools() as u64,
                     log_bytes: info.bytes,
-                    retain_bytes: kept.bytes,
-                    retain_ms: kept.age_ms,
+                    kept,
                     readers: view
                         .readers()
                         .map(|(name, next)| msg::ReaderAt { reader: name.to_owned(), next })
                         .collect(),
+                    lost,
+                    lost_spools,
                 }
             });
             all.push(one?);
@@ -473,13 +420,17 @@ fn told(position: Result<Position>) -> Result<msg::Position> {
         Ok(Position { next, checksum }) => {
             Ok(msg::Position { next, checksum, refused: String::new(), never: false })
         }
-        Err(e) => match e.kind {
-            Kind::Invalid => Ok(refused(e, true)),
-            // Its view has stopped.
-            Kind::Corrupt | Kind::Unsupported | Kind::Bug => Ok(refused(e, false)),
-            _ => Err(e),
-        },
+        Err(e) if is_about_one(&e) => {
+            let never = e.kind == Kind::Invalid;
+            Ok(refused(e, never))
+        }
+        Err(e) => Err(e),
     }
+}
+
+/// Whether an error is one of a single category: it never takes this, or its view has stopped.
+fn is_about_one(e: &Error) -> bool {
+    matches!(e.kind, Kind::Invalid | Kind::Corrupt | Kind::Unsupported | Kind::Bug)
 }
 
 /// A node as the first hop: what its own door takes becomes batches of nobody's spool, which are kept where

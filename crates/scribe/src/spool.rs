@@ -444,6 +444,13 @@ impl Spool {
         self.streams.iter().map(move |(category, stream)| (category, lag(stream)))
     }
 
+    /// Categories of which the topic has everything, and up to where that is.
+    pub fn drained(&self) -> impl Iterator<Item = (&Category, Position)> {
+        let drained = |stream: &&Stream| stream.pending.is_empty() && !stream.is_copied;
+        let streams = self.streams.iter().filter(move |(_, stream)| drained(stream));
+        streams.map(|(category, stream)| (category, stream.delivered))
+    }
+
     /// Categories in which somebody else sends under this identity.
     pub fn copied(&self) -> impl Iterator<Item = &Category> {
         self.streams.iter().filter(|(_, stream)| stream.is_copied).map(|(category, _)| category)

@@ -1,10 +1,13 @@
-//! The view of a category's topic: how far each spool has come, which entries count, and how far readers with
-//! a name have come. It takes a spool's next batch only, and drops every other. Total and deterministic; it
+//! The view of a category's topic: how far each spool has come, which entries count, which spools are lost, and
+//! how far readers with a name have come. It takes a spool's next batch only, and drops every other. Total and deterministic; it
 //! reads no message.
 
 use crate::batch::{self, Head, Position, SpoolId};
 use crate::category::Category;
+use crate::hour::{self, Hours, Mark};
+use crate::names::{Lost, Names};
 use crate::reader::{self, Moved, READERS_MAX};
+use crate::word::{self, Heard, Says, Word};
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
@@ -31,6 +34,8 @@ pub struct Totals {
 pub struct CategoryView {
     topic: String,
     spools: BTreeMap<SpoolId, Position>,
+    names: Names,
+    hours: Hours,
     taken: Runs,
     totals: Totals,
     /// Where each reads on.
@@ -43,12 +48,12 @@ impl CategoryView {
         self.spools.get(&spool).copied().unwrap_or(Position::START)
     }
 
-    /// Whether an entry's batch counts.
+    /// Whether an entry's batch counts; or it is none, behind one that does.
     pub fn has_taken(&self, index: Index) -> bool {
         self.taken.has(index.0)
     }
 
-    /// The first entry at or behind `from` whose batch counts.
+    /// The first entry at or behind `from` of which that is so: a batch to be shown is not in front of it.
     pub fn next_taken(&self, from: Index) -> Option<Index> {
         self.taken.next(from.0).map(Index)
     }
@@ -69,6 +74,67 @@ impl CategoryView {
     /// All of them.
     pub fn readers(&self) -> impl Iterator<Item = (&str, Index)> {
         self.readers.iter().map(|(name, next)| (&**name, *next))
+    }
+
+    /// Spools that were erased, or are another's now, with their names: what they had from their position on
+    /// is lost.
+    pub fn lost(&self) -> impl Iterator<Item = (SpoolId, &str, Lost)> {
+        self.names.lost()
+    }
+
+    /// Which hours are in files, or will be.
+    pub fn hours(&self) -> &Hours {
+        &self.hours
+    }
+
+    /// What a word would come to as the entry `at`.
+    pub fn hear(&self, at: Index, word: &Word) -> Result<Heard> {
+        let Word { spool, knows, says } = word;
+        match says {
+            Says::Begins { name, .. } => {
+                self.has_room_for(*spool)?;
+                let mut heard = self.names.hear_begins(at, *spool, name, *knows);
+                heard.lost.iter_mut().for_each(|(of, next)| *next = self.position(*of).next);
+                Ok(heard)
+            }
+            Says::Ends(position) => {
+                Ok(self.names.hear_ends(*spool, *knows, *position, self.position(*spool)))
+            }
+        }
+    }
+
+    /// What a word comes to where nothing has to be changed for it.
+    pub fn hear_at_once(&self, word: &Word) -> Result<Option<Heard>> {
+        // In front of every entry that there is: what would begin with it does not say so.
+        let heard = self.hear(Index(u64::MAX), word)?;
+        let changes = match &word.says {
+            Says::Begins { .. } => heard.entry == Index(u64::MAX),
+            Says::Ends(_) => heard.counts && !self.names.has_ended(word.spool),
+        };
+        Ok((!changes).then_some(heard))
+    }
+
+    fn take_word(&mut self, at: Index, word: &Word) -> Result<Heard> {
+        let heard = self.hear(at, word)?;
+        match &word.says {
+            Says::Begins { name, unix_ms } if heard.entry == at => {
+                self.spools.entry(word.spool).or_insert(Position::START);
+                self.names.begin(&heard, word.spool, name, *unix_ms);
+            }
+            Says::Ends(_) if heard.counts => self.names.end(word.spool),
+            _ => {}
+        }
+        Ok(heard)
+    }
+
+    fn has_room_for(&self, spool: SpoolId) -> Result<()> {
+        if !self.spools.contains_key(&spool) && self.spools.len() >= SPOOLS_MAX {
+            return Err(Error::invalid(format!(
+                "take messages of spool {spool}: their category has had {SPOOLS_MAX} spools: use another \
+                 category"
+            )));
+        }
+        Ok(())
     }
 
     fn move_reader(&mut self, moved: Moved) -> Result<()> {
@@ -100,11 +166,8 @@ impl CategoryView {
             true => head.first >= position.next,
             false => head.begins() == position,
         };
-        if is_next && !self.spools.contains_key(&head.spool) && self.spools.len() >= SPOOLS_MAX {
-            return Err(refused(
-                head,
-                "its category has had too many spools: use another category",
-            ));
+        if is_next {
+            self.has_room_for(head.spool)?;
         }
         Ok(is_next)
     }
@@ -116,8 +179,10 @@ impl CategoryView {
         }
         if head.spool != SpoolId::NONE {
             self.spools.insert(head.spool, head.ends());
+            self.names.took(head.spool);
         }
         self.taken.add(index.0);
+        self.hours.took();
         self.totals.batches += 1;
         self.totals.messages += u64::from(head.count);
         self.totals.raw_bytes += u64::from(head.raw_bytes);
@@ -146,12 +211,15 @@ pub fn decode_position(bytes: &[u8]) -> Result<Position> {
 
 impl View for CategoryView {
     const NAME: &'static str = "scribe";
-    const VERSION: u32 = 2;
+    const VERSION: u32 = 3;
+    const READS_FROM: u32 = 2;
 
     fn begin(context: &Context) -> CategoryView {
         CategoryView {
             topic: context.topic.clone(),
             spools: BTreeMap::new(),
+            names: Names::default(),
+            hours: Hours::default(),
             taken: Runs::default(),
             totals: Totals::default(),
             readers: BTreeMap::new(),
@@ -162,9 +230,27 @@ impl View for CategoryView {
         if let Some(version) = batch::unknown_version(command) {
             return Applied::UnknownVersion(format!("version {version} of a batch of messages"));
         }
+        if !batch::is_one(command) {
+            self.taken.pass(index.0);
+        }
         if reader::is_one(command) {
             return match Moved::decode(command).and_then(|moved| self.move_reader(moved)) {
                 Ok(()) => Applied::Ok(Vec::new()),
+                Err(e) => Applied::Refused(e),
+            };
+        }
+        if word::is_one(command) {
+            return match Word::decode(command).and_then(|word| self.take_word(index, &word)) {
+                Ok(heard) => Applied::Ok(heard.encode()),
+                Err(e) => Applied::Refused(e),
+            };
+        }
+        if hour::is_one(command) {
+            return match Mark::decode(command) {
+                Ok(mark) => {
+                    self.hours.mark(index, mark);
+                    Applied::Ok(Vec::new())
+                }
                 Err(e) => Applied::Refused(e),
             };
         }
@@ -193,11 +279,22 @@ impl View for CategoryView {
             out.put(name);
             out.put(&next.0);
         }
+        self.names.write(out);
+        self.hours.write(out);
     }
 
     fn describe(command: &[u8]) -> String {
+        if let Ok(Word { spool, says, .. }) = Word::decode(command) {
+            return match says {
+                Says::Begins { name, .. } => format!("spool {spool} of `{name}` begins"),
+                Says::Ends(_) => format!("spool {spool} has nothing more"),
+            };
+        }
         if let Ok(Moved { reader, next }) = Moved::decode(command) {
             return format!("reader {reader} reads on at entry {next}");
+        }
+        if let Ok(mark) = Mark::decode(command) {
+            return format!("a mark of hours: {mark:?}");
         }
         match batch::decode(command) {
             Ok((head, _)) => format!("{} messages of spool {}", head.count, head.spool),
@@ -219,6 +316,11 @@ impl View for CategoryView {
         view.totals = Totals { batches, messages, raw_bytes, dropped };
         for _ in 0..source.get::<u64>()? {
             view.readers.insert(source.get()?, Index(source.get()?));
+        }
+        // Version 2 ends here.
+        if !source.is_at_end()? {
+            view.names = Names::read(source)?;
+            view.hours = Hours::read(source)?;
         }
         Ok(view)
     }
@@ -242,6 +344,15 @@ impl Runs {
                 assert!(last.is_none_or(|last| *last.get() < index), "entries come in order");
                 self.0.insert(index, index);
             }
+        }
+    }
+
+    /// An entry that is no batch ends no run: each place of a reader would, for ever.
+    fn pass(&mut self, index: u64) {
+        if let Some(mut last) = self.0.last_entry()
+            && *last.get() + 1 == index
+        {
+            *last.get_mut() = index;
         }
     }
 
@@ -287,14 +398,67 @@ mod tests {
         assert_eq!(moved(&mut view, behind + 2, "r8", 0), Applied::Ok(Vec::new()));
         assert_eq!(moved(&mut view, behind + 3, "more", 5), Applied::Ok(Vec::new()));
         assert_eq!((view.reader("r7"), view.reader("r8")), (Some(Index(9)), None));
-        // None of these is shown to readers.
-        assert_eq!(view.next_taken(Index(2)), None);
         assert_eq!(view.totals().batches, 1);
         let mut bytes = Vec::new();
         stream::collect(&mut bytes, |out| view.snapshot(out));
         let restored = stream::read_all(&bytes, |source| CategoryView::restore(&context, source));
         assert_eq!(restored.unwrap(), view);
-        let later = [3];
+        let later = [5];
         assert!(matches!(view.apply(Index(9999), &later), Applied::UnknownVersion(_)));
+    }
+
+    /// A snapshot of the build before spools had names ends where they begin: without it a category that was
+    /// trimmed would not open any more.
+    #[test]
+    fn a_snapshot_of_before_there_were_names_is_read() {
+        let context = context(&Category::new("web").unwrap());
+        let mut view = CategoryView::begin(&context);
+        let mut builder = Builder::default();
+        builder.push(b"x");
+        let batch = builder.pack(Category::new("web").unwrap()).number(SpoolId(7), Position::START);
+        assert!(matches!(view.apply(Index(1), &batch), Applied::Ok(_)));
+        let mut bytes = Vec::new();
+        stream::collect(&mut bytes, |out| view.snapshot(out));
+        bytes.truncate(bytes.len() - (8 + 26));
+        let restored = stream::read_all(&bytes, |source| CategoryView::restore(&context, source));
+        assert_eq!(restored.unwrap(), view);
+        // Its spools have names from their next word on.
+        let (name, unix_ms) = ("h:/s".to_owned(), 5);
+        let says = Says::Begins { name, unix_ms };
+        let word = Word { spool: SpoolId(7), knows: Index(0), says };
+        assert_eq!(view.hear_at_once(&word), Ok(None));
+        let Applied::Ok(heard) = view.apply(Index(2), &word.encode()) else { panic!() };
+        assert_eq!(Heard::decode(&heard).unwrap().entry, Index(2));
+        assert_eq!(view.hear_at_once(&word).unwrap().unwrap().entry, Index(2));
+        assert_eq!(
+            (view.position(SpoolId(7)).next, view.next_taken(Index(2))),
+            (2, Some(Index(2)))
+        );
+        let mut bytes = Vec::new();
+        stream::collect(&mut bytes, |out| view.snapshot(out));
+        let restored = stream::read_all(&bytes, |source| CategoryView::restore(&context, source));
+        assert_eq!(restored.unwrap(), view);
+    }
+
+    /// A reader that says its place behind each page left a gap for each in what the category has taken, which was
+    /// in memory and in every snapshot for ever.
+    #[test]
+    fn places_of_readers_leave_no_gaps() {
+        let category = Category::new("web").unwrap();
+        let mut view = CategoryView::begin(&context(&category));
+        let mut builder = Builder::default();
+        builder.push(b"x");
+        let packed = builder.pack(category);
+        for index in (1..2000).step_by(2) {
+            assert!(matches!(view.apply(Index(index), &packed.without_number()), Applied::Ok(_)));
+            moved(&mut view, index + 1, "loader", index + 1);
+        }
+        // One that comes too early is a gap, and stays one.
+        let early = packed.number(SpoolId(7), Position { next: 5, checksum: 1 });
+        assert!(matches!(view.apply(Index(2001), &early), Applied::Ok(_)));
+        moved(&mut view, 2002, "loader", 2002);
+        assert_eq!((view.has_taken(Index(2001)), view.next_taken(Index(2001))), (false, None));
+        assert!(matches!(view.apply(Index(2003), &packed.without_number()), Applied::Ok(_)));
+        assert_eq!(view.taken.0.len(), 2);
     }
 }

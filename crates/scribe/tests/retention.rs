@@ -13,6 +13,7 @@ use holdfast_scribe::gather::{Messages, Round};
 use holdfast_scribe::intake::Keeps;
 use holdfast_sim::{Clocks, SimDisk};
 use holdfast_wire::log::Set;
+use holdfast_wire::scribe as msg;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -72,6 +73,12 @@ impl World {
         let (retain_bytes, retain_ms) = (Some(bytes), Some(1000 * age_s));
         let set = Set { topic: category().topic(), create: false, retain_bytes, retain_ms };
         self.node.set_topic(&set).unwrap();
+    }
+
+    fn read_up_to(&self, reader: &str, next: u64) {
+        let (reader, next) = (reader.to_owned(), Some(Index(next)));
+        let moved = msg::Reader { category: "web".into(), reader, next };
+        self.node.wait_for(|done| self.face.reader(moved, done)).unwrap();
     }
 
     /// So many batches of a sector each.
@@ -151,4 +158,41 @@ fn messages_go_by_the_time_that_their_host_runs_whatever_clocks_say() {
     let mut world = world.restart();
     world.send(1);
     assert_eq!(world.info().next.0, world.messages + 1);
+}
+
+/// A loader that was slower than the limits found that what it had not read was gone; and one that held for ever
+/// would have filled the disk when nobody ran it any more.
+#[test]
+fn what_a_reader_has_not_read_stays_for_as_long_as_its_category_says() {
+    let mut world = World::new();
+    world.send(5);
+    world.limit(2 * SEGMENT_BYTES, 0);
+    world.node.hold_for_readers(&category().topic(), None, Some(1000 * 30 * MINUTE_S)).unwrap();
+    world.read_up_to("loader", 3);
+    for _ in 0..10 {
+        world.send(10);
+        world.pass(6);
+    }
+    assert_eq!(world.info().first, Index(1), "the loader needs them");
+    // Across a restart, too.
+    world = world.restart();
+    world.pass(60);
+    assert_eq!(world.info().first, Index(1));
+    world.read_up_to("loader", 60);
+    world.pass(60);
+    let held = world.info().first;
+    assert!(held > Index(40) && held <= Index(60), "{held}");
+    // It says nothing more: it is passed, and from then on the others hold alone.
+    for _ in 0..34 {
+        world.send(3);
+        world.pass(MINUTE_S);
+    }
+    let passed = world.info();
+    assert!(passed.first > Index(60), "{passed:?}");
+    for _ in 0..6 {
+        world.send(10);
+        world.pass(6);
+    }
+    let info = world.info();
+    assert!(info.bytes <= 4 * SEGMENT_BYTES && info.first > passed.first, "{info:?}");
 }

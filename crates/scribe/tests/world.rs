@@ -10,7 +10,7 @@ use holdfast_base::ids::Index;
 use holdfast_env::HoldMutex;
 use holdfast_node::Node;
 use holdfast_scribe::batch::{self, Messages as Read, Position, SpoolId};
-use holdfast_scribe::carry::{Asked, Carrier, Outcome, Request};
+use holdfast_scribe::carry::{Asked, Carrier, Outcome, Request, Told};
 use holdfast_scribe::category::Category;
 use holdfast_scribe::face::ScribeFace;
 use holdfast_scribe::gather::{Messages, Round};
@@ -250,13 +250,14 @@ impl Agents {
         let gateway = visitor.any_gateway();
         let answer = visitor.ask(gateway, wire::OP_SCRIBE_APPEND, meta, Some(&body)).await;
         let positions = answer.and_then(|reply| Ok(msg::Positions::from_bytes(&reply.meta)?));
+        let answers = |all: msg::Positions| all.positions.into_iter().map(Told::Position).collect();
         let told = {
             let mut carrier = self.carriers[at].held();
             if carrier.life != life {
                 visitor.sometimes(true, "an answer came to a carrier that was gone");
                 return;
             }
-            carrier.core.came(round, positions.map(|positions| positions.positions))
+            carrier.core.came(round, positions.map(answers))
         };
         self.tell(visitor, told);
     }
@@ -264,8 +265,11 @@ impl Agents {
     fn tell(&self, visitor: &Visitor, told: Vec<(String, Outcome)>) {
         for (name, outcome) in told {
             let agent = self.agents.held()[&name].clone();
-            for position in outcome.into_iter().flatten() {
-                learn(visitor, &agent, &position);
+            for told in outcome.into_iter().flatten() {
+                match told {
+                    Told::Position(position) => learn(visitor, &agent, &position),
+                    Told::Heard(_) => visitor.violate("a batch was answered as a word"),
+                }
             }
         }
     }

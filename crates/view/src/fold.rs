@@ -71,8 +71,10 @@ pub enum Applied {
 pub trait View: Sized + Send + Sync + 'static {
     /// Name in snapshots; a snapshot of another view is refused.
     const NAME: &'static str;
-    /// Version of the snapshot's content; another version is refused.
+    /// Version of the snapshot's content; a later version is refused.
     const VERSION: u32;
+    /// The earliest version that [`View::restore`] reads, too; earlier ones are refused.
+    const READS_FROM: u32 = Self::VERSION;
     /// Whether the view is kept where it outlives its process ([`InRows`]). One in memory is not:
     /// snapshots and the log bring it back.
     const OUTLIVES: bool = false;

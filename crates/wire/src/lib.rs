@@ -168,10 +168,12 @@ pub const OP_SCRIBE_ASK: u16 = 0x0602;
 pub const OP_SCRIBE_READ: u16 = 0x0603;
 /// `SCRIBE_STATUS`: empty; answered with a list of [`scribe::CategoryStatus`].
 pub const OP_SCRIBE_STATUS: u16 = 0x0604;
-/// `SCRIBE_KEEP`: [`scribe::Keep`]; answered with [`log::Retention`].
+/// `SCRIBE_KEEP`: [`scribe::Keep`]; answered with [`scribe::Kept`].
 pub const OP_SCRIBE_KEEP: u16 = 0x0605;
 /// `SCRIBE_READER`: [`scribe::Reader`]; answered with where it reads on, an optional index.
 pub const OP_SCRIBE_READER: u16 = 0x0606;
+/// `SCRIBE_SAY`: [`scribe::Say`]; answered with [`scribe::AllHeard`].
+pub const OP_SCRIBE_SAY: u16 = 0x0607;
 
 /// `TABLE_MAKE`: [`table::Make`]; answered with [`table::TableInfo`].
 pub const OP_TABLE_MAKE: u16 = 0x0701;

@@ -436,16 +436,46 @@ fn scribe_messages(m: &mut Messages) {
         vec![scribe::Position { next: 5, checksum: 6, refused: "no".into(), never: true }];
     m.add("scribe::Positions", scribe::Positions { positions });
     m.add("scribe::Ask", scribe::Ask { spool: 7, categories });
+    let drained = Some(scribe::Drained { next: 5, checksum: 6 });
+    let words = vec![scribe::Word { category: category.clone(), knows: index, drained }];
+    m.add("scribe::Say", scribe::Say { spool: 7, name: "h:/s".into(), words });
+    let heard = vec![scribe::Heard { counts: true, entry: index, refused: "no".into() }];
+    m.add("scribe::AllHeard", scribe::AllHeard { heard });
     let read = scribe::Read { category: category.clone(), from: index, bytes_max: 9, wait: true };
     m.add("scribe::Read", read);
-    let keep = scribe::Keep { category: category.clone(), retain_bytes: Some(8), retain_ms: None };
+    let keep = scribe::Keep {
+        category: category.clone(),
+        retain_bytes: Some(8),
+        retain_ms: None,
+        hold_bytes: None,
+        hold_ms: Some(9),
+        hourly_files: Some(true),
+    };
     m.add("scribe::Keep", keep);
+    let kept = scribe::Kept {
+        retain_bytes: 9,
+        retain_ms: 10,
+        hold_bytes: 11,
+        hold_ms: 12,
+        hourly_files: true,
+        hours: 13,
+        hours_waiting: 14,
+    };
+    m.add("scribe::Kept", kept);
     let reader =
         scribe::Reader { category: category.clone(), reader: "r".into(), next: Some(index) };
     m.add("scribe::Reader", reader);
     let batches = vec![scribe::Indexed { index, bytes: 3 }];
     m.add("scribe::Batches", scribe::Batches { batches, next: Index(6) });
     let (first, next) = (Index(1), Index(2));
+    let lost = scribe::LostSpool {
+        spool: 7,
+        name: "h:/s".into(),
+        next: 8,
+        by: 9,
+        entry: index,
+        unix_ms: 10,
+    };
     let status = scribe::CategoryStatus {
         category,
         first,
@@ -456,9 +486,10 @@ fn scribe_messages(m: &mut Messages) {
         dropped: 6,
         spools: 7,
         log_bytes: 8,
-        retain_bytes: 9,
-        retain_ms: 10,
+        kept,
         readers: vec![scribe::ReaderAt { reader: "r".into(), next }],
+        lost: 11,
+        lost_spools: vec![lost],
     };
     m.add("scribe::CategoryStatus", status);
 }

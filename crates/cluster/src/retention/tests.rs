@@ -28,10 +28,10 @@ fn the_oldest_segments_go_until_the_others_fit_and_the_last_one_stays() {
         (1, Some(31)),
     ] {
         let retention = with(Limits { bytes, age_ms: 0 });
-        assert_eq!(retention.trim_before("t", &all, None), before.map(Index), "{bytes}");
-        assert_eq!(retention.trim_before("other", &all, None), None);
+        assert_eq!(retention.trim_before("t", &all, None, None), before.map(Index), "{bytes}");
+        assert_eq!(retention.trim_before("other", &all, None, None), None);
     }
-    assert_eq!(with(Limits { bytes: 1, age_ms: 0 }).trim_before("t", &[], None), None);
+    assert_eq!(with(Limits { bytes: 1, age_ms: 0 }).trim_before("t", &[], None, None), None);
 }
 
 /// Whoever reads a topic from an index that it holds would find it gone.
@@ -50,7 +50,7 @@ fn nothing_that_must_stay_is_given_up() {
         (0, None),
     ] {
         assert_eq!(
-            retention.trim_before("t", &all, Some(Index(stays))),
+            retention.trim_before("t", &all, Some(Index(stays)), None),
             before.map(Index),
             "{stays}"
         );
@@ -80,8 +80,8 @@ fn entries_go_with_their_segment_once_all_of_it_is_old_and_not_before() {
             if round % 101 == 0 {
                 retention = Retention::parse(retention.text().as_bytes()).unwrap();
             }
-            assert!(retention.topics["t"].notes.len() <= NOTES_MAX);
-            let before = retention.trim_before("t", &segments(&firsts, 1), None);
+            assert!(retention.topics["t"].own.notes.len() <= NOTES_MAX);
+            let before = retention.trim_before("t", &segments(&firsts, 1), None, None);
             if let Some(before) = before {
                 let youngest = came[before.0 as usize - 2];
                 assert!(now_ms - youngest >= age_ms, "seed {seed}: {before} is too young");
@@ -111,15 +111,18 @@ fn a_clock_that_jumps_empties_nothing() {
         let mut jumped = retention.clone();
         jumped.pass(jump_ms);
         jumped.note("t", Index(200));
-        assert_eq!(jumped.trim_before("t", &segments(&[1, 50, 100], 1), None), None);
+        assert_eq!(jumped.trim_before("t", &segments(&[1, 50, 100], 1), None, None), None);
     }
     // One that goes back passes nothing; what was noted stays, and so does what is in the topic.
     retention.pass(0);
-    assert_eq!(retention.trim_before("t", &segments(&[1, 50, 100], 1), None), None);
+    assert_eq!(retention.trim_before("t", &segments(&[1, 50, 100], 1), None, None), None);
     for _ in 0..30 {
         retention.pass(ROUND_MS_MAX);
     }
-    assert_eq!(retention.trim_before("t", &segments(&[1, 50, 100], 1), None), Some(Index(100)));
+    assert_eq!(
+        retention.trim_before("t", &segments(&[1, 50, 100], 1), None, None),
+        Some(Index(100))
+    );
 }
 
 /// A topic that begins anew with an older log: notes of the other one would call what comes old.
@@ -129,7 +132,7 @@ fn notes_of_another_log_say_nothing() {
     retention.note("t", Index(100));
     retention.pass(1000);
     retention.note("t", Index(20));
-    assert_eq!(retention.trim_before("t", &segments(&[1, 10, 20], 1), None), None);
+    assert_eq!(retention.trim_before("t", &segments(&[1, 10, 20], 1), None, None), None);
 }
 
 #[test]
@@ -155,5 +158,49 @@ fn the_file_comes_back_and_whatever_is_not_as_it_was_written_says_nothing() {
     }
     retention.set("t", Limits::default());
     retention.set("a/b", Limits::default());
+    assert_eq!(retention.topics().count(), 0);
+}
+
+/// A reader that is slower than the limits found its place trimmed: what it had not read was gone. Now it holds
+/// that, and a limit of its own ends it: one that never comes back would have filled the disk.
+#[test]
+fn what_readers_need_stays_within_limits_of_its_own() {
+    let all = segments(&[1, 11, 21, 31], 100);
+    let before = |retention: &Retention, readers: Option<u64>| {
+        let before = retention.trim_before("t", &all, None, readers.map(Index));
+        before.map_or(0, |before| before.0)
+    };
+    let mut retention = with(Limits { bytes: 100, age_ms: 0 });
+    assert_eq!(before(&retention, Some(5)), 31, "they hold nothing unless that was asked for");
+    retention.set_held("t", Limits { bytes: 300, age_ms: 0 });
+    for (readers, wanted) in
+        [(None, 31), (Some(40), 31), (Some(25), 21), (Some(11), 11), (Some(5), 11)]
+    {
+        assert_eq!(before(&retention, readers), wanted, "{readers:?}");
+    }
+    // What must stay for others does, whatever the limits are.
+    assert_eq!(retention.trim_before("t", &all, Some(Index(9)), Some(Index(25))), None);
+    // A limit that is narrower than the first one holds nothing, and makes nothing go earlier.
+    retention.set_held("t", Limits { bytes: 1, age_ms: 0 });
+    assert_eq!(before(&retention, Some(5)), 31);
+    retention.set("t", Limits { bytes: 300, age_ms: 0 });
+    assert_eq!(before(&retention, Some(5)), 11);
+    // By age, counted as that of the first limits.
+    let mut retention = with(Limits { bytes: 100, age_ms: 0 });
+    retention.set_held("t", Limits { bytes: 0, age_ms: 10 * ROUND_MS_MAX });
+    retention.note("t", Index(21));
+    assert_eq!(before(&retention, Some(5)), 0);
+    for round in 0..10 {
+        assert_eq!(before(&retention, Some(5)), 0, "round {round}");
+        retention.pass(ROUND_MS_MAX);
+        retention.note("t", Index(40));
+        let text = retention.text();
+        assert_eq!(Retention::parse(text.as_bytes()), Some(retention.clone()), "{text}");
+    }
+    assert_eq!(before(&retention, Some(5)), 21);
+    assert_eq!(before(&retention, Some(22)), 21);
+    retention.set("t", Limits::default());
+    assert_eq!(before(&retention, None), 0, "nothing goes without the first limits");
+    retention.set_held("t", Limits::default());
     assert_eq!(retention.topics().count(), 0);
 }

@@ -1,11 +1,16 @@
 //! Scribe: opens the categories that there are, and serves Scribe's clients on this machine, where that is
 //! switched on.
 
-use super::{Announcement, Context, Metrics, Role};
+use super::{Announcement, Context, Metrics, Role, Rounds};
 use holdfast_base::Result;
+use holdfast_client::{Client, ClientOptions, Endpoint};
+use holdfast_command::files::SOCKET;
 use holdfast_env::RealRng;
 use holdfast_env::runtime::Runtime;
+use holdfast_node::Watch;
 use holdfast_scribe::door::{self, More, Service};
+use holdfast_scribe::face::ScribeFace;
+use holdfast_scribe::hours::{ClusterFiles, HourWriter};
 use holdfast_scribe::intake::Intake;
 use holdfast_scribe::stores::Stores;
 use prometheus_client::metrics::family::Family;
@@ -13,8 +18,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks at categories' hours: so much later than the full hour the next one begins.
+const HOURS: Duration = Duration::from_secs(1);
 
 struct ScribeRole {
+    face: Arc<ScribeFace>,
+    /// Writes hours of categories into files.
+    hours: Rounds,
     door: Option<(Runtime, Arc<Service>)>,
 }
 
@@ -43,10 +55,25 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
             Some((runtime, service))
         }
     };
-    Ok(Some(Box::new(ScribeRole { door })))
+    let hours = write_hours(context)?;
+    Ok(Some(Box::new(ScribeRole { face: context.scribe.clone(), hours, door })))
+}
+
+/// Through the node's own socket, as any client.
+fn write_hours(context: &Context<'_>) -> Result<Rounds> {
+    let socket = context.data.join(SOCKET);
+    let connect =
+        move || Client::connect(&Endpoint::Unix(socket.clone()), &ClientOptions::default());
+    let mut writer = HourWriter::new(context.scribe.clone(), ClusterFiles::new(connect));
+    let clock = context.node.machine.clock.clone();
+    Rounds::start(context, ("scribe-hours", HOURS), move |_| writer.round(clock.unix_ms()))
 }
 
 impl Role for ScribeRole {
+    fn health(&self) -> Option<Watch> {
+        Some(self.hours.watch())
+    }
+
     fn announce(&self, said: &mut Announcement) {
         let Some((runtime, _)) = &self.door else { return };
         let address = runtime.address();
@@ -55,8 +82,20 @@ impl Role for ScribeRole {
     }
 
     fn metrics(&self) -> Option<Metrics> {
-        let service = self.door.as_ref()?.1.clone();
+        let face = self.face.clone();
+        let service = self.door.as_ref().map(|(_, service)| service.clone());
         Some(Box::new(move |registry| {
+            let lost = Family::<Vec<(&'static str, String)>, Gauge>::default();
+            for (category, count) in face.lost() {
+                lost.get_or_create(&vec![("category", category.name().to_owned())])
+                    .set(count as i64);
+            }
+            registry.register(
+                "scribe_lost_spools",
+                "Spools that were erased before they said they were empty",
+                lost,
+            );
+            let Some(service) = &service else { return };
             let family = Family::<Vec<(&'static str, String)>, Gauge>::default();
             for (name, count) in service.counters() {
                 family.get_or_create(&vec![("counter", name)]).set(count);
@@ -66,6 +105,7 @@ impl Role for ScribeRole {
     }
 
     fn end(self: Box<Self>) -> Result<()> {
+        self.hours.end();
         if let Some((door, service)) = self.door {
             drop(door);
             service.intake().end();

@@ -50,6 +50,8 @@ mod s3;
 mod s3_walk;
 mod scribe;
 mod scribe_carriers;
+mod scribe_hours;
+mod scribe_lost;
 mod scribe_stores;
 mod shards;
 mod shop;

@@ -22,7 +22,7 @@ pub struct Agent {
     pub address: SocketAddr,
     /// Where it carries for others.
     pub carries: Option<SocketAddr>,
-    spool: String,
+    pub spool: String,
     told: Told,
 }
 

@@ -27,8 +27,8 @@ fn append(spool: u64, category: &str, bytes: usize) -> Asked {
     Asked::append(named(&[category]), body).unwrap()
 }
 
-fn at(next: u64) -> msg::Position {
-    msg::Position { next, checksum: 0, refused: String::new(), never: false }
+fn at(next: u64) -> Told {
+    Told::Position(msg::Position { next, checksum: 0, refused: String::new(), never: false })
 }
 
 fn tickets(round: &Round<u32>) -> Vec<u32> {
@@ -59,6 +59,17 @@ fn what_waits_goes_together_and_each_hears_of_its_own() {
     assert!(matches!(round.request(), Request::Ask(asked) if *asked == ask));
     assert_eq!(carrier.came(round, Ok(vec![at(4), at(5)])), [(30, Ok(vec![at(4), at(5)]))]);
     assert_eq!(tickets(&carrier.next_round().unwrap()), [11]);
+    // So do words.
+    let knows = holdfast_base::ids::Index(0);
+    let word = msg::Word { category: "a".into(), knows, drained: None };
+    let say = msg::Say { spool: 3, name: "h:/s".into(), words: vec![word] };
+    assert!(carrier.take(3, Asked::say(say.clone()).unwrap(), 31).is_empty());
+    assert!(carrier.take(1, append(1, "d", 10), 12).is_empty());
+    let round = carrier.next_round().unwrap();
+    assert!(matches!(round.request(), Request::Say(said) if *said == say));
+    let heard = Told::Heard(msg::Heard { counts: true, entry: knows, refused: String::new() });
+    assert_eq!(carrier.came(round, Ok(vec![heard.clone()])), [(31, Ok(vec![heard]))]);
+    assert_eq!(tickets(&carrier.next_round().unwrap()), [12]);
     assert!(carrier.next_round().is_none());
     assert_eq!((carrier.waiting_bytes(), carrier.carried()), (0, 3));
 }
@@ -164,5 +175,9 @@ fn what_is_no_request_is_refused_where_it_comes_in() {
     let large = vec![0; msg::APPEND_BYTES_MAX + 1];
     assert!(refused(named(&["a"]), &large).contains("too large"));
     let names = vec![String::new(); msg::ASK_CATEGORIES_MAX + 1];
-    assert!(Asked::ask(msg::Ask { spool: 1, categories: names }).is_err());
+    assert!(Asked::ask(msg::Ask { spool: 1, categories: names.clone() }).is_err());
+    let knows = holdfast_base::ids::Index(0);
+    let word = |category| msg::Word { category, knows, drained: None };
+    let words = names.into_iter().map(word).collect();
+    assert!(Asked::say(msg::Say { spool: 1, name: "a".into(), words }).is_err());
 }

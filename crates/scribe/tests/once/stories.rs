@@ -166,3 +166,73 @@ fn what_its_topic_never_takes_is_let_go_and_its_numbers_are_given_again() {
         assert_eq!(spool.trim_before(), Some(Index(8)), "nothing pins the files");
     }
 }
+
+/// A directory was erased with messages in it that nobody had brought out, and nobody heard of it: the next agent
+/// there was another spool, and all looked well.
+#[test]
+fn what_an_erased_spool_lost_is_named() {
+    let mut world = World::new(1);
+    world.call(0, 2, 0);
+    world.sync(0);
+    world.settle(&mut Random::new(1));
+    let erased = world.agents[0].spool.id();
+    world.call(0, 3, 0);
+    world.sync(0);
+    world.erase(0);
+    assert_eq!(world.lost(0), [], "nobody is in its place");
+    world.call(0, 1, 0);
+    world.sync(0);
+    world.settle(&mut Random::new(2));
+    assert_eq!(world.lost(0), [(erased, "1".to_owned(), 3)]);
+    world.check(0);
+}
+
+/// An agent that ended with nothing left may have its directory removed, or another one begin elsewhere under its
+/// name, and nobody is woken for it.
+#[test]
+fn a_spool_that_ended_with_nothing_left_is_not_lost() {
+    let mut world = World::new(1);
+    world.call(0, 2, 0);
+    world.sync(0);
+    world.settle(&mut Random::new(1));
+    world.end(0);
+    world.erase(0);
+    world.call(0, 1, 0);
+    world.sync(0);
+    world.settle(&mut Random::new(2));
+    assert_eq!(world.lost(0), []);
+    // It goes on behind its last word: then there is something to lose again.
+    let erased = world.agents[0].spool.id();
+    world.end(0);
+    world.call(0, 1, 0);
+    world.sync(0);
+    world.settle(&mut Random::new(3));
+    world.erase(0);
+    world.call(0, 1, 0);
+    world.sync(0);
+    world.settle(&mut Random::new(4));
+    assert_eq!(world.lost(0), [(erased, "1".to_owned(), 3)]);
+}
+
+/// What was under way when a directory was erased comes in when another spool is in its place: it counts, and
+/// the spool is lost all the same, from behind it on.
+#[test]
+fn a_batch_that_was_under_way_brings_no_erased_spool_back() {
+    let mut world = World::new(1);
+    world.call(0, 2, 0);
+    world.sync(0);
+    world.say(0);
+    let mut random = Random::new(1);
+    (0..20).for_each(|_| world.deliver_word(&mut random));
+    world.send(0, 9);
+    let under_way = std::mem::take(world.bag());
+    let erased = world.agents[0].spool.id();
+    world.erase(0);
+    world.call(0, 1, 0);
+    world.sync(0);
+    world.settle(&mut Random::new(2));
+    assert_eq!(world.lost(0), [(erased, "1".to_owned(), 1)]);
+    *world.bag() = under_way;
+    deliver_all(&mut world);
+    assert_eq!(world.lost(0), [(erased, "1".to_owned(), 3)]);
+}

@@ -1,5 +1,5 @@
 //! The world: spools with a log that loses what was not synced, a bag of batches under way (which come in any
-//! order, twice, late or never), a topic with its view, and a bag of answers.
+//! order, twice, late or never), a topic with its view, and a bag of answers. Words of spools go the same ways.
 
 use holdfast_base::ids::Index;
 use holdfast_base::random::Random;
@@ -9,11 +9,14 @@ use holdfast_scribe::category::Category;
 use holdfast_scribe::gather::{Messages, Round};
 use holdfast_scribe::spool::{Kept, Numbered, Progress, Spool, decode_entry};
 use holdfast_scribe::view::{self, CategoryView};
+use holdfast_scribe::word::{Heard, Says, Word};
 use holdfast_view::{Applied, View};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Beside the application: a directory, and the process that has it open.
 pub struct Agent {
+    /// What outlives its spool.
+    name: String,
     pub spool: Spool,
     /// What survives a power cut, from the first entry that is kept.
     log: Vec<(Index, Vec<u8>)>,
@@ -23,6 +26,20 @@ pub struct Agent {
     /// What was answered with OK, of each category in its order; which identity had it.
     told: Vec<(SpoolId, Category, Vec<u8>)>,
     process: u64,
+    /// What its process was told of its words.
+    knows: BTreeMap<Category, Index>,
+    /// Spools that were here before.
+    before: Vec<SpoolId>,
+}
+
+/// A word under way, or what became of it.
+#[derive(Clone)]
+struct Spoken {
+    agent: usize,
+    process: u64,
+    category: Category,
+    word: Word,
+    heard: Option<Heard>,
 }
 
 /// An answer under way: which agent's which process asked.
@@ -40,6 +57,9 @@ pub struct Seen {
     pub copies: u64,
     pub recovered: u64,
     pub trimmed: u64,
+    pub lost: u64,
+    pub late_words: u64,
+    pub drained: u64,
 }
 
 pub struct World {
@@ -51,6 +71,12 @@ pub struct World {
     /// Directories that somebody erased, each with what it had been told was kept.
     erased: Vec<SpoolId>,
     copied: Vec<SpoolId>,
+    /// Words under way, and answers to some.
+    words: Vec<Spoken>,
+    /// Spools whose process heard that it has begun, and of these the ones that ended since, with nothing more
+    /// behind it.
+    begun: BTreeSet<(SpoolId, Category)>,
+    drained: BTreeSet<(SpoolId, Category)>,
     ids: u64,
     texts: u64,
     pub seen: Seen,
@@ -61,8 +87,9 @@ fn category(of: u64) -> Category {
 }
 
 impl Agent {
-    fn new(id: u64, process: u64) -> Agent {
+    fn new(name: String, id: u64, process: u64) -> Agent {
         let mut agent = Agent {
+            name,
             spool: Spool::new(SpoolId(id)),
             log: Vec::new(),
             next_index: 1,
@@ -70,6 +97,8 @@ impl Agent {
             waiting_texts: Vec::new(),
             told: Vec::new(),
             process,
+            knows: BTreeMap::new(),
+            before: Vec::new(),
         };
         agent.keep_mark();
         agent
@@ -100,7 +129,7 @@ impl Agent {
 
 impl World {
     pub fn new(agents: u64) -> World {
-        let all = (1..=agents).map(|id| Agent::new(id, id)).collect();
+        let all = (1..=agents).map(|id| Agent::new(id.to_string(), id, id)).collect();
         World {
             agents: all,
             topics: BTreeMap::new(),
@@ -108,6 +137,9 @@ impl World {
             answers: Vec::new(),
             erased: Vec::new(),
             copied: Vec::new(),
+            words: Vec::new(),
+            begun: BTreeSet::new(),
+            drained: BTreeSet::new(),
             ids: agents,
             texts: 0,
             seen: Seen::default(),
@@ -182,7 +214,138 @@ impl World {
         log.push(bytes);
         let index = Index(log.len() as u64);
         let Applied::Ok(position) = view.apply(index, log.last().unwrap()) else { panic!() };
+        if view.has_taken(index) {
+            self.drained.remove(&(head.spool, category.clone()));
+        }
         view::decode_position(&position).unwrap()
+    }
+
+    /// An agent puts onto the way that its spool sends, of each of its categories.
+    pub fn say(&mut self, at: usize) {
+        let categories: Vec<Category> = self.agents[at].spool.categories().cloned().collect();
+        for category in categories {
+            let name = self.agents[at].name.clone();
+            let word = self.word(at, &category, Says::Begins { name, unix_ms: 7 });
+            self.words.push(word);
+        }
+    }
+
+    fn word(&self, at: usize, category: &Category, says: Says) -> Spoken {
+        let agent = &self.agents[at];
+        let knows = agent.knows.get(category).copied().unwrap_or_default();
+        let word = Word { spool: agent.spool.id(), knows, says };
+        let (process, category) = (agent.process, category.clone());
+        Spoken { agent: at, process, category, word, heard: None }
+    }
+
+    /// Any of them comes, now and perhaps again: to the topic, or its answer to who said it.
+    pub fn deliver_word(&mut self, random: &mut Random) {
+        if self.words.is_empty() {
+            return;
+        }
+        let at = random.below(self.words.len() as u64) as usize;
+        let mut spoken = match random.below(4) {
+            0 => self.words[at].clone(),
+            _ => self.words.swap_remove(at),
+        };
+        match spoken.heard.take() {
+            Some(heard) => self.learn_word(&spoken, &heard),
+            None => {
+                let heard = Some(self.append_word(&spoken));
+                self.words.push(Spoken { heard, ..spoken });
+            }
+        }
+    }
+
+    fn append_word(&mut self, spoken: &Spoken) -> Heard {
+        let begin = || (CategoryView::begin(&view::context(&spoken.category)), Vec::new());
+        let (view, log) = self.topics.entry(spoken.category.clone()).or_insert_with(begin);
+        // As a node does it.
+        let at_once = view.hear_at_once(&spoken.word).unwrap();
+        let heard = at_once.unwrap_or_else(|| {
+            log.push(spoken.word.encode());
+            let index = Index(log.len() as u64);
+            let Applied::Ok(heard) = view.apply(index, log.last().unwrap()) else { panic!() };
+            Heard::decode(&heard).unwrap()
+        });
+        let key = (spoken.word.spool, spoken.category.clone());
+        match &spoken.word.says {
+            _ if !heard.counts => self.seen.late_words += 1,
+            // What is there already changes nothing.
+            Says::Begins { .. } if heard.entry.0 != log.len() as u64 => {}
+            Says::Begins { .. } => drop(self.drained.remove(&key)),
+            Says::Ends(_) => drop(self.drained.insert(key)),
+        }
+        for (lost, _) in &heard.lost {
+            let is_gone = self.erased.contains(lost) || self.copied.contains(lost);
+            assert!(is_gone, "spool {lost} is there, and counts as lost");
+        }
+        heard
+    }
+
+    fn learn_word(&mut self, spoken: &Spoken, heard: &Heard) {
+        let Some(agent) = self.agents.get_mut(spoken.agent) else { return };
+        if agent.process == spoken.process {
+            agent.knows.insert(spoken.category.clone(), heard.entry);
+            if heard.counts {
+                self.begun.insert((spoken.word.spool, spoken.category.clone()));
+            }
+        }
+    }
+
+    /// An agent ends in order, with nothing left; its last words may be under way twice.
+    pub fn end(&mut self, at: usize) {
+        self.sync(at);
+        if self.agents[at].spool.pending() > 0 {
+            return;
+        }
+        let ends: Vec<(Category, Position)> =
+            self.agents[at].spool.drained().map(|(of, position)| (of.clone(), position)).collect();
+        for (category, position) in ends {
+            for _ in 0..2 {
+                let spoken = self.word(at, &category, Says::Ends(position));
+                let heard = self.append_word(&spoken);
+                self.learn_word(&spoken, &heard);
+                self.words.push(spoken);
+            }
+        }
+        self.seen.drained += 1;
+        self.crash(at);
+    }
+
+    /// Every agent says that it is there, until it is heard.
+    fn settle_words(&mut self, random: &mut Random) {
+        for _ in 0..4 {
+            for agent in 0..self.agents.len() {
+                self.say(agent);
+            }
+            while !self.words.is_empty() {
+                self.deliver_word(random);
+            }
+        }
+    }
+
+    /// Of an erased spool what had not arrived is named, if the topic ever heard of it and of one in its place;
+    /// and nobody else is said to be lost.
+    fn check_lost(&self, seed: u64) {
+        for (category, (view, _)) in &self.topics {
+            let lost: BTreeSet<SpoolId> = view.lost().map(|(spool, _, _)| spool).collect();
+            let is_gone = |id: &&SpoolId| self.erased.contains(id) || self.copied.contains(id);
+            assert!(lost.iter().all(|id| is_gone(&id)), "seed {seed}: {lost:?}");
+            let has_begun = |id: &SpoolId| self.begun.contains(&(*id, category.clone()));
+            for agent in &self.agents {
+                let mut all = agent.before.clone();
+                all.push(agent.spool.id());
+                for (at, id) in agent.before.iter().enumerate() {
+                    let is_followed = all[at + 1..].iter().any(has_begun);
+                    if self.copied.contains(id) || !has_begun(id) || !is_followed {
+                        continue;
+                    }
+                    let is_drained = self.drained.contains(&(*id, category.clone()));
+                    assert_eq!(lost.contains(id), !is_drained, "seed {seed}: spool {id}");
+                }
+            }
+        }
     }
 
     /// Any answer arrives. One that a process asked for that is gone arrives nowhere.
@@ -228,6 +391,7 @@ impl World {
         agent.spool = agent.recovered();
         assert_eq!(agent.spool.id(), before);
         agent.process = process;
+        agent.knows.clear();
         self.seen.recovered += u64::from(agent.spool.pending() > 0);
     }
 
@@ -256,9 +420,13 @@ impl World {
     /// The directory is gone: whoever begins there is another spool.
     pub fn erase(&mut self, at: usize) {
         self.ids += 1;
-        self.erased.push(self.agents[at].spool.id());
+        let erased = self.agents[at].spool.id();
+        self.erased.push(erased);
         let told = std::mem::take(&mut self.agents[at].told);
-        self.agents[at] = Agent { told, ..Agent::new(self.ids, self.ids) };
+        let mut before = std::mem::take(&mut self.agents[at].before);
+        before.push(erased);
+        let name = self.agents[at].name.clone();
+        self.agents[at] = Agent { told, before, ..Agent::new(name, self.ids, self.ids) };
     }
 
     /// Somebody copies the directory to another machine, where it goes on.
@@ -267,6 +435,9 @@ impl World {
         let of = &self.agents[at];
         self.copied.push(of.spool.id());
         let copy = Agent {
+            name: self.ids.to_string(),
+            before: Vec::new(),
+            knows: BTreeMap::new(),
             spool: of.recovered(),
             log: of.log.clone(),
             next_index: of.next_index,
@@ -296,7 +467,7 @@ impl World {
             }
             if self.agents.iter().all(|agent| agent.spool.first_to_send(&BTreeSet::new()).is_none())
             {
-                return;
+                return self.settle_words(random);
             }
         }
         panic!("it never comes to an end");
@@ -309,15 +480,21 @@ impl World {
         let mut from = Index(1);
         while let Some(index) = view.next_taken(from) {
             let bytes = &log[index.0 as usize - 1];
+            from = Index(index.0 + 1);
+            if !batch::is_one(bytes) {
+                continue;
+            }
             let (head, _) = batch::decode(bytes).unwrap();
             let messages = Read::of(bytes).unwrap();
             read.extend(messages.iter().map(|message| (head.spool, message.to_vec())));
-            from = Index(index.0 + 1);
         }
         read
     }
 
-    pub fn check(&self, seed: u64) {
+    pub fn check(&mut self, seed: u64) {
+        self.check_lost(seed);
+        self.seen.lost +=
+            self.topics.values().map(|(view, _)| view.lost().count() as u64).sum::<u64>();
         for of in 0..2 {
             let category = category(of);
             let read = self.read(&category);
@@ -371,6 +548,13 @@ impl World {
         for text in told {
             assert!(seen.contains(text) || kept.contains(text), "seed {seed}: {text:?} is lost");
         }
+    }
+
+    /// What a category's topic says is lost: which spool of which name, and from which message on.
+    pub fn lost(&self, of: u64) -> Vec<(SpoolId, String, u64)> {
+        let Some((view, _)) = self.topics.get(&category(of)) else { return Vec::new() };
+        let lost = view.lost();
+        lost.map(|(id, name, _)| (id, name.to_owned(), view.position(id).next)).collect()
     }
 
     /// For stories.

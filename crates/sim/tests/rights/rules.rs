@@ -201,6 +201,8 @@ impl Part {
         let read = scribe::Read { category, from: Index(1), bytes_max: 1, wait: false };
         let ask = scribe::Ask { spool: 1, categories: categories.clone() };
         let named = categories[0].clone();
+        let word = scribe::Word { category: named.clone(), knows: Index(0), drained: None };
+        let say = scribe::Say { spool: 1, name: "a".to_owned(), words: vec![word] };
         let reader = |next| {
             let (category, reader) = (named.clone(), "r".to_owned());
             scribe::Reader { category, reader, next }
@@ -209,10 +211,14 @@ impl Part {
             category: categories[0].clone(),
             retain_bytes: Some(0),
             retain_ms: None,
+            hold_bytes: None,
+            hold_ms: None,
+            hourly_files: None,
         };
         vec![
             (wire::OP_SCRIBE_APPEND, scribe::Append { categories }.to_bytes(), true),
             (wire::OP_SCRIBE_ASK, ask.to_bytes(), false),
+            (wire::OP_SCRIBE_SAY, say.to_bytes(), true),
             (wire::OP_SCRIBE_READ, read.to_bytes(), false),
             (wire::OP_SCRIBE_KEEP, keep.to_bytes(), true),
             (wire::OP_SCRIBE_READER, reader(None).to_bytes(), false),

@@ -82,7 +82,7 @@ fn check_header<V: View>(header: &Header, topic: &str, path: &Path) -> Result<()
             header.topic
         )));
     }
-    if header.view_version != V::VERSION {
+    if !(V::READS_FROM..=V::VERSION).contains(&header.view_version) {
         return Err(Error::unsupported(format!(
             "boot view `{}`: snapshot `{}` has version {}, this build reads {}: use the build that wrote it",
             V::NAME,
