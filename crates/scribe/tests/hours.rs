@@ -154,7 +154,7 @@ fn each_hour_becomes_a_file_when_it_is_over() {
     assert_eq!(world.lines(), [], "the hour is not over");
     world.pass(HOUR_MS as i64);
     let first = file("13", "one\ntwo\n");
-    assert_eq!(world.lines(), [first.clone()]);
+    assert_eq!(world.lines(), std::slice::from_ref(&first));
     // An hour without messages has none.
     world.pass(HOUR_MS as i64);
     world.pass(HOUR_MS as i64);
