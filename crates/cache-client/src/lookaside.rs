@@ -222,14 +222,14 @@ impl Lookaside {
     }
 
     fn all_count(&self) -> bool {
-        let now_ns = self.client.now_ns();
-        self.leases.as_ref().is_none_or(|leases| leases.standing.all_count(now_ns))
+        self.leases.as_ref().is_none_or(|leases| leases.standing.all_count(self.client.now_ns()))
     }
 
     /// Whether the server of a key counts, of what it has just said.
     fn is_counted(&self, key: &[u8]) -> bool {
-        let (server, now_ns) = (self.client.server_of(key), self.client.now_ns());
-        self.leases.as_ref().is_none_or(|leases| leases.standing.counts(server, now_ns))
+        self.leases.as_ref().is_none_or(|leases| {
+            leases.standing.counts(self.client.server_of(key), self.client.now_ns())
+        })
     }
 
     /// Takes what plain gets find, where that is good enough.
@@ -297,12 +297,12 @@ impl Lookaside {
             });
         }
         let now_ns = self.client.now_ns();
-        let (clock, leases) = (self.client.clock(), &self.leases);
+        let leases = self.leases.as_ref().map(|leases| (&leases.standing, self.client.clock()));
         self.client.settle(parts.len(), |ticket, outcome| {
             let (part, ended) = (parts[ticket as usize], ended[ticket as usize]);
             let counts = leases
                 .as_ref()
-                .is_none_or(|leases| leases.standing.counts(part[0].0, clock.monotonic_ns()));
+                .is_none_or(|(standing, clock)| standing.counts(part[0].0, clock.monotonic_ns()));
             let mut items = command::items(match outcome {
                 Outcome::Answer(answer) if counts => answer,
                 _ => &[],
