@@ -1,10 +1,10 @@
 //! Hours of categories in files, on a node: whoever dies between, and whatever its clock says.
 
+mod common;
+
+use common::{SECOND_NS, SEGMENT_BYTES, category};
 use holdfast_base::{Error, Result};
-use holdfast_env::SeededRng;
-use holdfast_env::net::NoPeers;
-use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
-use holdfast_scribe::category::Category;
+use holdfast_node::{Keeper, Node};
 use holdfast_scribe::face::ScribeFace;
 use holdfast_scribe::gather::{Messages, Round};
 use holdfast_scribe::hours::{HourFiles, HourWriter, Sink};
@@ -15,9 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-const SECOND_NS: u64 = 1_000_000_000;
 const HOUR_MS: u64 = 3_600_000;
-const SEGMENT_BYTES: u64 = 32 << 10;
 /// 2026-11-22 13:20 UTC.
 const BEGIN_MS: u64 = 1_795_353_600_000;
 
@@ -63,10 +61,6 @@ struct World {
     writer: HourWriter<Kept>,
 }
 
-fn category() -> Category {
-    Category::new("web").unwrap()
-}
-
 impl World {
     fn new() -> World {
         let clocks = Arc::new(Clocks::default());
@@ -75,23 +69,7 @@ impl World {
     }
 
     fn on(disk: SimDisk, clocks: Arc<Clocks>, files: Kept) -> World {
-        clocks.monotonic_ns.store(SECOND_NS, Ordering::Relaxed);
-        let machine = Machine {
-            disk: Arc::new(disk.clone()),
-            engine: Arc::new(disk.clone()),
-            clock: clocks.clone(),
-            rng: Arc::new(SeededRng::new(1)),
-            peers: Arc::new(NoPeers),
-            meter: Arc::default(),
-        };
-        let config = NodeConfig {
-            segment_bytes: SEGMENT_BYTES,
-            ..NodeConfig::new("/data").without_threads()
-        };
-        let node = Node::open(machine, &config, None).unwrap();
-        let keeper = Keeper::new(node.clone(), KeeperOptions::default());
-        let face = ScribeFace::new(node.clone());
-        face.open_all().unwrap();
+        let (node, face, keeper) = common::opened(&disk, &clocks);
         let writer = HourWriter::new(face.clone(), files.clone());
         World { disk, clocks, node, face, keeper, files, writer }
     }

@@ -1,13 +1,13 @@
 //! Categories with limits on a node: what its rounds give up of their topics, behind snapshots of their
 //! views, across restarts and jumps of clocks.
 
+mod common;
+
+use common::{SECOND_NS, SEGMENT_BYTES, category};
 use holdfast_base::ids::Index;
 use holdfast_base::random;
-use holdfast_env::SeededRng;
-use holdfast_env::net::NoPeers;
 use holdfast_log::Info;
-use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
-use holdfast_scribe::category::Category;
+use holdfast_node::{Keeper, Node};
 use holdfast_scribe::face::ScribeFace;
 use holdfast_scribe::gather::{Messages, Round};
 use holdfast_scribe::intake::Keeps;
@@ -17,9 +17,7 @@ use holdfast_wire::scribe as msg;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_S: u64 = 60;
-const SEGMENT_BYTES: u64 = 32 << 10;
 
 struct World {
     disk: SimDisk,
@@ -30,10 +28,6 @@ struct World {
     messages: u64,
 }
 
-fn category() -> Category {
-    Category::new("web").unwrap()
-}
-
 impl World {
     fn new() -> World {
         let clocks = Arc::new(Clocks::default());
@@ -42,23 +36,7 @@ impl World {
     }
 
     fn on(disk: SimDisk, clocks: Arc<Clocks>, messages: u64) -> World {
-        clocks.monotonic_ns.store(SECOND_NS, Ordering::Relaxed);
-        let machine = Machine {
-            disk: Arc::new(disk.clone()),
-            engine: Arc::new(disk.clone()),
-            clock: clocks.clone(),
-            rng: Arc::new(SeededRng::new(1)),
-            peers: Arc::new(NoPeers),
-            meter: Arc::default(),
-        };
-        let config = NodeConfig {
-            segment_bytes: SEGMENT_BYTES,
-            ..NodeConfig::new("/data").without_threads()
-        };
-        let node = Node::open(machine, &config, None).unwrap();
-        let keeper = Keeper::new(node.clone(), KeeperOptions::default());
-        let face = ScribeFace::new(node.clone());
-        face.open_all().unwrap();
+        let (node, face, keeper) = common::opened(&disk, &clocks);
         World { disk, clocks, node, face, keeper, messages }
     }
 
