@@ -144,5 +144,7 @@ if __name__ == "__main__":
     parser.add_argument("--picture", metavar="PREFIX", help="draw each run")
     chosen = parser.parse_args()
     ray.cloudpickle.register_pickle_by_value(__import__("__main__"))
+    if chosen.dir is not None:
+        os.makedirs(chosen.dir, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=chosen.dir) as directory:
         {"skew": run_skew, "killed": run_killed}[chosen.case](pathlib.Path(directory), chosen)

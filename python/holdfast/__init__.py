@@ -14,9 +14,10 @@ from ._holdfast import Entry, FileInfo, RecordsInfo, TopicInfo, Usage, __version
 from .client import Client, Log, Table, connect
 from .errors import HoldfastError
 from .items import Item, Items, Ride
-from .records import Record, Records, Row, Written
+from .records import Branch, Record, Records, Row, Written
 
 __all__ = [
+    "Branch",
     "Client",
     "Entry",
     "FileInfo",

@@ -25,7 +25,7 @@ from .client import Client, Log, is_name, named
 from .client import connect as _connect
 from .errors import ExistsError, InvalidError, NotFoundError
 from .items import BATCH_ITEMS, Item, Items, Ride, batch_of, schema
-from .records import Record, Records, Row
+from .records import Branch, Record, Records, Row
 
 #: What an `async for` over a file gives at once, and how much of it is asked for ahead: slices of the node.
 PIECE_BYTES = 512 << 10
@@ -539,6 +539,18 @@ class AsyncRecords:
     def scan(self, prefix=None, *, start=b"", end=None, backwards: bool = False) -> AsyncIterator[Row]:
         """Records in order of their keys, a page at a time."""
         return self._threads.each(self._records.scan(prefix, start=start, end=end, backwards=backwards))
+
+    async def seal(self, lost: int) -> None:
+        """Goes on without a region that is lost."""
+        await self._threads(self._records.seal, lost)
+
+    def branches(self) -> AsyncIterator[Branch]:
+        """What sealed regions had alone, in order of tablets and keys."""
+        return self._threads.each(self._records.branches())
+
+    async def resolve(self, key, *, keep: str, place: Optional[str] = None) -> None:
+        """Sees to a key's branch, by keeping the "record" as it is, or the "branch"."""
+        await self._threads(self._records.resolve, key, keep=keep, place=place)
 
     @property
     def session(self):

@@ -44,6 +44,20 @@ class Written(NamedTuple):
     version: Optional[int]
 
 
+class Branch(NamedTuple):
+    """What a key came to in a region that was sealed off; it changes no record."""
+
+    key: bytes
+    #: Which of the key's: home, epoch, number, as in "2.3.17".
+    place: str
+    #: The version that it began behind; 0 where there was no record.
+    after: int
+    #: The version that it came to.
+    version: int
+    #: None where the record was deleted.
+    value: Optional[bytes]
+
+
 class Records:
     """A table of records, and a session on it; made by `Client.records`. Threads may share it, and their calls
     follow one on another: each may have its own.
@@ -142,6 +156,32 @@ class Records:
             else:
                 start = next_key
 
+    def seal(self, lost: int) -> None:
+        """Goes on without a region that is lost, in a timeline table: what is at home there can be written again,
+        from where the furthest of the other regions has followed. Waits until it is so, some seconds; a RetryError
+        where another region cannot be reached: to be said again. InvalidError of one that was heard within five
+        seconds. See docs/tables.md, "Losing a region"."""
+        self._records.seal(lost)
+
+    def branches(self) -> Iterator[Branch]:
+        """What sealed regions had alone, in order of tablets and keys."""
+        for tablet in range(self.describe().tablets):
+            after = None
+            while page := [Branch(*branch) for branch in self._records.branches(tablet, after)]:
+                yield from page
+                after = page[-1][:2]
+
+    def resolve(self, key, *, keep: str, place: Optional[str] = None) -> None:
+        """Sees to a key's branch: it is one no more, in no region.
+
+        keep   "record" leaves the record as it is; "branch" makes what the branch has its next version
+        place  which one, where the key has several
+
+        NotFoundError if there is no such branch; an ExistsError where somebody else wrote the record or saw to the
+        branch meanwhile.
+        """
+        self._records.resolve(key, keep, place)
+
     @property
     def session(self) -> str:
         """What this object has seen, as a line of text: whoever goes on with it is shown nothing older."""
@@ -179,4 +219,4 @@ def _behind(prefix: bytes) -> Optional[bytes]:
     return front[:-1] + bytes([front[-1] + 1]) if front else None
 
 
-__all__ = ["Record", "Records", "Row", "Written"]
+__all__ = ["Branch", "Record", "Records", "Row", "Written"]

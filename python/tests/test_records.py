@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -225,3 +226,60 @@ def test_a_session_goes_along_from_region_to_region(regions):
         assert {row.key for row in table.scan()} <= set(model)
     for client in clients:
         client.close()
+
+
+def _again(call, good=lambda answer: True, later=errors.RetryError):
+    """Asks until the answer is good; regions that start hear of each other after a while."""
+    for _ in range(2000):
+        try:
+            answer = call()
+            if good(answer):
+                return answer
+        except later:
+            pass
+        time.sleep(0.02)
+    raise AssertionError(f"never: {call}")
+
+
+def test_what_a_lost_region_had_alone_comes_back_as_a_branch(regions):
+    data, sockets = regions
+
+    def order(what, region, *how):
+        dev = [BINARY, "dev", "--data", str(data), what, str(region), *how]
+        return subprocess.run(dev, capture_output=True, text=True)
+
+    def table(region):
+        return holdfast.connect(sockets[region - 1]).records("prices")
+
+    # The test before killed it, where it was run.
+    order("start", 3)
+    here, lost = table(1), table(3)
+    _again(here.make)
+    assert lost.put(b"k", b"before") == 1
+    with pytest.raises(errors.InvalidError):
+        here.seal(7)
+    with pytest.raises(errors.NotFoundError, match="no such branch"):
+        here.resolve(b"k", keep="record")
+    for keep in ("both", ""):
+        with pytest.raises(errors.InvalidError, match="choose `record` or `branch`"):
+            here.resolve(b"k", keep=keep)
+    _again(lambda: [table(region).get(b"k", level="any") for region in (1, 2)], all)
+    for region in (1, 2):
+        order("kill", region, "--hard")
+    assert lost.put(b"k", b"alone") == 2
+    order("kill", 3, "--hard")
+    for region in (1, 2):
+        order("start", region)
+    here = table(1)
+    # Whoever was heard a moment ago is not lost.
+    _again(lambda: here.seal(2), lambda _: True, (errors.RetryError, errors.InvalidError))
+    assert here.put(b"k", b"meanwhile", if_version=1) == 2
+    order("start", 3)
+    [branch] = _again(lambda: list(here.branches()), bool)
+    assert branch[0] == b"k" and branch[2:] == (1, 2, b"alone")
+    with pytest.raises(errors.NotFoundError, match="no such branch"):
+        here.resolve(b"k", keep="branch", place="0.0.0")
+    here.resolve(b"k", keep="branch", place=branch.place)
+    assert here.get(b"k", level="latest").value == b"alone"
+    for region in (1, 2, 3):
+        _again(lambda: list(table(region).branches()), lambda left: not left)

@@ -37,5 +37,5 @@ pub use holdfast_env::{Secret, Secrets};
 pub use log::{LogClient, LogReader, LogWriter};
 pub use scribe::ScribePage;
 pub use stream::{FileReader, FileWriter, MultiStream, Run};
-pub use table::{TableClient, TableWrite};
+pub use table::{Keep, TableClient, TableWrite};
 pub use view::ViewClient;

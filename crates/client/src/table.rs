@@ -8,9 +8,12 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{RealRng, Rng};
 use holdfast_wire as wire;
 use holdfast_wire::table::{
-    self as msg, Branch, BranchName, Expect, Level, Page, Record, Row, Sealed, Seen, TableInfo,
-    Written,
+    self as msg, Expect, Level, Page, Record, Row, Seen, TableInfo, Written,
 };
+
+mod branches;
+
+pub use branches::Keep;
 
 /// One write, before it has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,25 +150,6 @@ impl TableClient<'_> {
         };
         let response = self.send(wire::OP_TABLE_SCAN, &scan, &[])?;
         decoded(response.body())
-    }
-
-    /// Says that a region is lost: what is at home there goes on without it, of a timeline table. To be said again
-    /// until all of it does; see docs/tables.md.
-    pub fn seal(&mut self, lost: u8) -> Result<Sealed> {
-        let seal = msg::Seal { table: self.table.clone(), lost };
-        decoded(self.send(wire::OP_TABLE_SEAL, &seal, &[])?.meta())
-    }
-
-    /// The next branches of a tablet behind one of them, in order of their keys; none at the end.
-    pub fn branches(&mut self, tablet: u16, after: Option<BranchName>) -> Result<Vec<Branch>> {
-        let asked = msg::Branches { table: self.table.clone(), tablet, after };
-        decoded(self.send(wire::OP_TABLE_BRANCHES, &asked, &[])?.body())
-    }
-
-    /// Says that a branch was seen to: it is one no more, in no region.
-    pub fn resolve(&mut self, branch: &BranchName) -> Result<()> {
-        let resolve = msg::Resolve { table: self.table.clone(), branch: branch.clone() };
-        self.send(wire::OP_TABLE_RESOLVE, &resolve, &[]).map(drop)
     }
 
     fn send_and_see<T: Decode>(

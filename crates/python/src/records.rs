@@ -6,9 +6,9 @@ use crate::errors::waiting;
 use crate::pool::Pool;
 use crate::process::Process;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, TableClient, TableWrite};
+use holdfast_client::{Client, Keep, TableClient, TableWrite};
 use holdfast_env::HoldMutex;
-use holdfast_wire::table::{self as msg, Expect, Level, TableMode, Written};
+use holdfast_wire::table::{self as msg, BranchName, Expect, Level, TableMode, Written};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use self_cell::{MutBorrow, self_cell};
@@ -36,6 +36,8 @@ pub struct Records {
 type Given<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, Option<u64>);
 /// A key, the record's version, and its value.
 type Row<'py> = (Bound<'py, PyBytes>, u64, Bound<'py, PyBytes>);
+/// Of a branch: see `branches`.
+type BranchRow<'py> = (Bound<'py, PyBytes>, String, u64, u64, Option<Bound<'py, PyBytes>>);
 
 fn level_of(level: &str, version: Option<u64>) -> Result<Level> {
     match (level, version) {
@@ -165,6 +167,59 @@ impl Records {
         };
         let rows = page.found.into_iter().map(row).collect();
         Ok((rows, page.next.map(|next| PyBytes::new(py, &next))))
+    }
+
+    /// Says that a region is lost, and waits until what is at home there is led by one that is there.
+    fn seal(&self, py: Python<'_>, lost: u8) -> PyResult<()> {
+        waiting(py, || self.with(|table| table.seal(lost)))
+    }
+
+    /// The next branches of a tablet behind one of them, none at the end: each one's key and place, the version
+    /// that it began behind, the one that it came to, and its value.
+    fn branches<'py>(
+        &self,
+        py: Python<'py>,
+        tablet: u16,
+        after: Option<(Vec<u8>, String)>,
+    ) -> PyResult<Vec<BranchRow<'py>>> {
+        let page = waiting(py, || {
+            let after = after.map(|(key, place)| BranchName::at(key, &place)).transpose()?;
+            self.with(|table| table.branches(tablet, after))
+        })?;
+        let row = |branch: msg::Branch| {
+            let value = branch.value.map(|value| PyBytes::new(py, &value));
+            let (key, place) = (PyBytes::new(py, &branch.name.key), branch.name.place());
+            (key, place, branch.after, branch.version, value)
+        };
+        Ok(page.into_iter().map(row).collect())
+    }
+
+    /// Sees to a branch of a key, of several that of this place: the record stays as it is, or has from now on
+    /// what the branch has.
+    fn resolve(
+        &self,
+        py: Python<'_>,
+        key: Bound<'_, PyAny>,
+        keep: &str,
+        place: Option<&str>,
+    ) -> PyResult<()> {
+        let key = bytes_of(&key)?.to_vec();
+        waiting(py, || {
+            let keep = match keep {
+                "record" => Keep::Record,
+                "branch" => Keep::Branch,
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "resolve a branch, and keep `{}`: choose `record` or `branch`",
+                        keep.escape_debug()
+                    )));
+                }
+            };
+            self.with(|table| {
+                let branch = table.branch(&key, place)?;
+                table.resolve(&branch, keep)
+            })
+        })
     }
 
     /// What this session has seen, as a line of text.

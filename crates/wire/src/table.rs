@@ -2,7 +2,7 @@
 //! for. What a place in a stream is, docs/formats/table.md says.
 
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
-use holdfast_base::{codec_enum, codec_struct};
+use holdfast_base::{Error, Result, codec_enum, codec_struct};
 
 /// Longest key of a record.
 pub const KEY_BYTES_MAX: usize = 6144;
@@ -341,6 +341,30 @@ pub struct BranchName {
     pub stream: u8,
     pub epoch: u64,
     pub number: u64,
+}
+
+impl BranchName {
+    /// Which of a key's branches it is, as people name it: home, epoch, number.
+    pub fn place(&self) -> String {
+        let BranchName { stream, epoch, number, .. } = self;
+        format!("{stream}.{epoch}.{number}")
+    }
+
+    /// A key's branch at a [`BranchName::place`].
+    pub fn at(key: Vec<u8>, place: &str) -> Result<BranchName> {
+        let mut numbers = place.split('.').map(|number| number.parse::<u64>().ok());
+        let mut number = || numbers.next().flatten();
+        let name = (number(), number(), number(), numbers.next());
+        match name {
+            (Some(stream), Some(epoch), Some(number), None) if stream <= u64::from(u8::MAX) => {
+                Ok(BranchName { key, stream: stream as u8, epoch, number })
+            }
+            _ => Err(Error::invalid(format!(
+                "read the name of a branch, `{}`: write home, epoch and number, as `2.3.17`",
+                place.escape_debug()
+            ))),
+        }
+    }
 }
 
 /// What a key came to in a region that was sealed off.
