@@ -66,9 +66,10 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@echo "== deny: cargo-deny check, by deny.toml"
 	@.ci/deny $(DENY)
 
+# Tests of processes wait more than they work, for starts, answers and silences: two a processor.
 unit: ## run all tests, also behind one that fails
 	@echo "== unit: cargo test --workspace"
-	@cargo test --workspace --no-fail-fast
+	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --workspace --no-fail-fast
 
 python: ## build the Python package, install it, and run its tests against a node
 	@echo "== python: a wheel as developers build it, in an environment of its own"
@@ -123,7 +124,7 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 # Those of the ordinary run.
 schedules:
 	@$(MAKE) --no-print-directory sim SCHEDULES=30 SEED=1
-	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1 SIM=--usual-limits
+	@$(MAKE) --no-print-directory sim SCHEDULES=100 SEED=1 SIM=--usual-limits
 
 tables: ## run histories of tables over regions under faults (HISTORIES=N SEED=FIRST)
 	@echo "== tables: $(HISTORIES) histories from seed $(SEED)"

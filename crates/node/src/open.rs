@@ -11,7 +11,7 @@ use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
 use super::retention::Retained;
-use super::shards::context_of;
+use super::shards::{context_of, not_yet};
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
 use super::{
@@ -316,8 +316,12 @@ impl<'a> Joining<'a> {
     fn open_shards(&self, own: NodeId) -> Result<()> {
         self.shards.open_with(|shard| {
             let context = context_of(shard);
-            let (fold, _) =
-                fold::<Namespace>(self.machine, self.log, own, self.config, context.clone())?;
+            let (machine, tell, known) = (self.machine, self.config.tell, own.0 != 0);
+            let (fold, _) = patiently(machine, tell, known, || {
+                let opened =
+                    fold::<Namespace>(machine, self.log, own, self.config, context.clone());
+                opened.map_err(|e| not_yet(shard, e))
+            })?;
             let fold = Arc::new(fold);
             self.views.open(&context, &fold);
             if let Some(why) = self.older.get(&context.topic) {

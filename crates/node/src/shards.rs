@@ -99,10 +99,22 @@ impl ShardFolds {
     }
 }
 
+/// A shard that the log says was added has its topic once whoever keeps the log has opened its own fold of it:
+/// others who hear of the entry may be earlier.
+pub(crate) fn not_yet(shard: u16, e: Error) -> Error {
+    match e.kind {
+        Kind::NotFound if !planted!("node.shard-opened-too-early-is-for-good") => Error::retry(
+            format!("open shard {shard}: whoever keeps the log has not opened it yet: ask again"),
+        ),
+        _ => e,
+    }
+}
+
 impl Node {
     /// Opens the folds of shards that were added since this was looked at last. Waits for the log.
     pub fn open_shards(&self) -> Result<()> {
-        self.shards.open_with(|shard| self.open_view(context_of(shard)))
+        self.shards
+            .open_with(|shard| self.open_view(context_of(shard)).map_err(|e| not_yet(shard, e)))
     }
 
     /// Refuses a request of a session in a shard that is not the first's, whose topic has the sessions:

@@ -767,6 +767,24 @@ fn of_two_views_that_differ_both_are_named_and_neither_lends_or_counts_for_trim(
 }
 
 /// Runs a future whose answers come when the cluster goes on.
+/// Whoever keeps the log makes a shard's topic when it opens its own view of it, and others who heard of the
+/// entry before that were refused: a node said so for as long as it ran, though it had the shard a second later.
+#[test]
+fn a_shard_that_was_added_is_opened_by_whoever_hears_of_it_first() {
+    on_a_deep_stack(|| {
+        // Whose housekeeping comes first is drawn.
+        for seed in 1..=6 {
+            let scene = Scene::new(seed, 3);
+            scene.propose(1, Command::AddShard { shard: 1 }).unwrap();
+            let nodes = || (1..=3).map(|number| scene.node(number).unwrap());
+            let opened = |_: &Scene| nodes().all(|node| node.shards.get(1).is_ok());
+            assert!(scene.until(30 * SECOND, opened), "seed {seed}");
+            let findings: Vec<String> = nodes().flat_map(|node| node.findings()).collect();
+            assert_eq!(findings, Vec::<String>::new(), "seed {seed}");
+        }
+    });
+}
+
 fn finish<T>(scene: &Scene, future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     for _ in 0..1000 {
