@@ -10,8 +10,10 @@ use holdfast_base::ids::Sequence;
 use holdfast_client::{Client, ClientOptions, NewFile};
 use holdfast_cluster::Command;
 use holdfast_cluster::moves::unfinished;
+use holdfast_cluster::names::{NODES_MAX, PART_BYTES};
+use holdfast_env::trial::Trial;
 use holdfast_node::{Keeper, KeeperOptions, Member, MemberOptions};
-use holdfast_wire::admin::Order;
+use holdfast_wire::admin::{MOVE_WAITS, Order};
 use holdfast_wire::{self as wire, Call, file as msg};
 use std::time::Duration;
 
@@ -43,6 +45,15 @@ impl Work {
             std::thread::yield_now();
         }
         panic!("it never came to that: {:?}", world.node().findings());
+    }
+
+    /// So many rounds, a second after the other.
+    fn rounds(&mut self, count: usize) {
+        for _ in 0..count {
+            self.now_ns += 1_000_000_000;
+            self.member.step(self.now_ns).unwrap();
+            self.keeper.step(self.now_ns);
+        }
     }
 }
 
@@ -406,6 +417,69 @@ fn a_patient_client_waits_for_a_directory_that_is_between_two_shards() {
             asked.join().unwrap();
         }
     });
+}
+
+/// As many empty files as that, in a directory.
+fn fill(client: &mut Client, dir: &str, count: usize) {
+    let tickets: Vec<_> = (0..count)
+        .map(|i| client.submit_put(&format!("{dir}/{i:03}"), b"", &NewFile::default()).unwrap())
+        .collect();
+    for ticket in tickets {
+        client.wait_put(ticket).unwrap();
+    }
+}
+
+/// The target was full: two entries a round were written for ever, each refused, nobody was told, and
+/// whatever else moved went on by one entry a round.
+#[test]
+fn a_move_that_its_target_refuses_waits_and_holds_up_no_other() {
+    let _trial = Trial::new().with(&NODES_MAX, 700).with(&PART_BYTES, 1000).enter();
+    let world = World::new("shard-full");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    for dir in ["/d", "/e", "/full"] {
+        client.make_dir(dir, &NewFile::default()).unwrap();
+    }
+    add_shards(&world, &mut work, &mut client, 2);
+    move_to(&world, &mut work, &mut client, "/full", 1);
+    work.until(&world, is_settled);
+    client.make_dir("/full/in", &NewFile::default()).unwrap();
+    // There is room for a directory, but not for all that is in this one.
+    fill(&mut client, "/full/in", 425);
+    fill(&mut client, "/d", 300);
+    fill(&mut client, "/e", 100);
+    let indices =
+        |world: &World| [0, 1].map(|shard| world.node().shards.get(shard).unwrap().applied());
+    let waits = |world: &World| {
+        let found = world.node().findings().into_iter();
+        found.filter(|what| what.starts_with(MOVE_WAITS)).collect::<Vec<_>>()
+    };
+    order_move(&mut client, "/d", 1);
+    order_move(&mut client, "/e", 2);
+    work.rounds(2);
+    assert!(keeps(&world, 2, "e"), "it finds room there");
+    let before = indices(&world);
+    work.rounds(500);
+    assert_eq!(indices(&world), before, "what would be refused is not written");
+    let told = waits(&world).join("\n");
+    for word in ["`/d`", "shard 1 cannot take parts", "delete some", "shard move /d --to 0"] {
+        assert!(told.contains(word), "`{word}` in {told}");
+    }
+    assert_eq!(client.stat("/d/299").unwrap().id.shard(), 0, "it is read");
+
+    // Taken back, it is as it was.
+    order_move(&mut client, "/d", 0);
+    work.until(&world, is_settled);
+    assert_eq!(waits(&world), Vec::<String>::new());
+    client.put("/d/new", b"new", &NewFile::default()).unwrap();
+    // Once there is room it goes on by itself.
+    order_move(&mut client, "/d", 1);
+    work.rounds(5);
+    assert_eq!(waits(&world).len(), 1);
+    client.delete("/full/in", true).unwrap();
+    work.until(&world, |world| keeps(world, 1, "d") && is_settled(world));
+    assert_eq!(client.get("/d/new").unwrap(), b"new");
+    assert_eq!(world.node().findings(), Vec::<String>::new());
 }
 
 /// A session is one topic's, and has results in each shard: what is asked again is answered as it was, in

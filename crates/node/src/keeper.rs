@@ -6,6 +6,7 @@
 mod compact;
 mod copies;
 mod moves;
+mod rest;
 mod settle;
 mod unclosed;
 mod unnamed;
@@ -13,7 +14,6 @@ mod unnamed;
 use super::{Node, OwnStore, compare};
 use crate::idle::IdleSessions;
 use crate::rewrite::Attempt;
-use compact::Rest;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Index, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
@@ -22,7 +22,8 @@ use holdfast_cluster::{Chunks, Command, Outcome};
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
-use moves::Taking;
+use moves::Moving;
+use rest::Rest;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ pub struct Keeper {
     reached: BTreeMap<u16, VecDeque<(u64, Index)>>,
     /// Chunks whose compaction did not come to its switch, and when it is tried again.
     resting: BTreeMap<ChunkId, Rest>,
-    taking: Taking,
+    moving: Moving,
     /// One a disk store; they share the throttle evenly.
     scrubbers: Vec<(StoreId, Scrubber)>,
     sessions: IdleSessions,
@@ -146,7 +147,7 @@ impl Keeper {
             options,
             reached: BTreeMap::new(),
             resting: BTreeMap::new(),
-            taking: Taking::new(),
+            moving: Moving::default(),
             scrubbers,
             sessions: IdleSessions::new(options.session_idle_ms),
             quarantine_next_ns: 0,
