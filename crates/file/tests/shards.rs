@@ -6,7 +6,7 @@ mod common;
 use common::{World, assert_same, open_session, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::Sequence;
+use holdfast_base::ids::{Sequence, SessionId};
 use holdfast_client::{Client, ClientOptions, NewFile};
 use holdfast_cluster::Command;
 use holdfast_cluster::moves::unfinished;
@@ -480,6 +480,86 @@ fn a_move_that_its_target_refuses_waits_and_holds_up_no_other() {
     work.until(&world, |world| keeps(world, 1, "d") && is_settled(world));
     assert_eq!(client.get("/d/new").unwrap(), b"new");
     assert_eq!(world.node().findings(), Vec::<String>::new());
+}
+
+/// Somebody's build wrote an entry that this one does not know: the view of that shard stops, at each start.
+fn stop_view(world: &World, shard: u16) {
+    let fold = world.node().shards.get(shard).unwrap();
+    let none = Sequence(0);
+    let call = Call { session: SessionId(0), sequence: none, acknowledged_below: none };
+    let told = world.node().wait_for(|done| {
+        let request = holdfast_view::Request::of(call, vec![99, 99], holdfast_log::Mode::Synced);
+        fold.propose(request, done);
+    });
+    told.unwrap_err();
+    assert!(fold.status().stopped.is_some());
+}
+
+/// Where the view of one shard had stopped, nothing was looked after any more in any: names that were deleted
+/// were not reclaimed, their bytes were not freed, chunks not compacted, and nobody led.
+#[test]
+fn a_shard_whose_view_has_stopped_leaves_the_others_their_housekeeping() {
+    let mut world = World::with_chunks("shard-stopped", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    let dirs = ["/a", "/stops", "/z"];
+    dirs.iter().for_each(|dir| client.make_dir(dir, &NewFile::default()).unwrap());
+    add_shards(&world, &mut work, &mut client, 2);
+    move_to(&world, &mut work, &mut client, "/stops", 1);
+    move_to(&world, &mut work, &mut client, "/z", 2);
+    let small = pattern(5000, 1);
+    for (dir, i) in dirs.iter().flat_map(|dir| (0..20).map(move |i| (dir, i))) {
+        client.put(&format!("{dir}/{i}"), &small, &NewFile::default()).unwrap();
+    }
+    stop_view(&world, 1);
+    let on = |world: &World, shard: u16, what: &dyn Fn(&holdfast_cluster::Namespace) -> bool| {
+        world.node().shards.get(shard).unwrap().read(|view, _| what(view)).unwrap()
+    };
+    for start in 0..2 {
+        let is_stopped = |world: &World| world.node().shards.get(1).unwrap().status().stopped;
+        assert!(is_stopped(&world).is_some());
+        for (dir, i) in ["/a", "/z"].iter().flat_map(|dir| (1..19).map(move |i| (dir, i))) {
+            client.delete(&format!("{dir}/{i}"), false).unwrap();
+        }
+        world.node().retire();
+        work.until(&world, |world| {
+            [0, 2].iter().all(|shard| {
+                on(world, *shard, &|view| {
+                    let compacted = |c: &holdfast_cluster::Chunk| c.generation.0 > start;
+                    !view.names().needs_reclaim() && view.chunks().iter().any(compacted)
+                })
+            })
+        });
+        // Sessions that nobody uses end in both, and none of them is left in the first.
+        work.now_ns += 2 * 3_600_000_000_000;
+        work.rounds(1);
+        work.now_ns += 2 * 3_600_000_000_000;
+        work.rounds(1);
+        for shard in [0, 2] {
+            assert_eq!(world.node().shards.get(shard).unwrap().status().sessions, 0);
+        }
+        let opened = client.get("/a/0").unwrap();
+        assert_same(&opened, &small, "served");
+        assert!(client.get("/stops/0").is_err(), "not known");
+        drop((work, client));
+        world.restart();
+        work = Work::new(&world);
+        client = world.client();
+        work.until(&world, |world| world.node().leads());
+        for (dir, i) in ["/a", "/z"].iter().flat_map(|dir| (1..19).map(move |i| (dir, i))) {
+            client.put(&format!("{dir}/{i}"), &small, &NewFile::default()).unwrap();
+        }
+    }
+    for (dir, i) in ["/a", "/z"].iter().flat_map(|dir| (0..20).map(move |i| (dir, i))) {
+        client.delete(&format!("{dir}/{i}"), false).unwrap();
+    }
+    world.node().retire();
+    let count = |view: &holdfast_cluster::Namespace| view.chunks().count() == 0;
+    work.until(&world, |world| [0, 2].iter().all(|shard| on(world, *shard, &count)));
+    let stopped = world.node().shards.get(1).unwrap();
+    let kept = stopped.read_last(|view| view.chunks().iter().map(|c| c.id).collect::<Vec<_>>());
+    let store = &world.node().stores.iter().next().unwrap().store;
+    assert!(!kept.is_empty() && kept.iter().all(|chunk| store.info(*chunk).is_some()), "untouched");
 }
 
 /// A session is one topic's, and has results in each shard: what is asked again is answered as it was, in

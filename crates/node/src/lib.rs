@@ -342,9 +342,16 @@ impl Node {
         }
     }
 
-    /// Whether the names of all shards go on: without them, no chunk's owner or length is known.
+    /// Whether the names of all shards go on.
     pub fn has_names(&self) -> bool {
         self.shards.all().all(|(_, fold)| fold.status().stopped.is_none())
+    }
+
+    /// Whether the map goes on, without which nothing is known of any shard. What is in a shard whose own
+    /// view has stopped is left alone; everything else does not depend on it.
+    pub(crate) fn has_root(&self) -> bool {
+        self.shards.root().status().stopped.is_none() && !planted!("node.one-shard-stops-all")
+            || self.has_names()
     }
 
     pub fn findings(&self) -> Vec<String> {

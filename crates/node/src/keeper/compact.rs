@@ -37,7 +37,7 @@ impl Keeper {
                 || writing.contains(&chunk)
                 || under_way.contains(&chunk)
                 || self.resting.get(&chunk).is_some_and(|rest| !rest.is_over(now_ns))
-                || !self.is_worth(held)?
+                || !self.is_worth(held).unwrap_or(false)
             {
                 continue;
             }
