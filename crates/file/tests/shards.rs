@@ -7,6 +7,7 @@ use common::{World, assert_same, open_session, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_client::aio::{AsyncClient, block_on};
 use holdfast_client::{Client, ClientOptions, NewFile};
 use holdfast_cluster::Command;
 use holdfast_cluster::moves::unfinished;
@@ -417,6 +418,56 @@ fn a_patient_client_waits_for_a_directory_that_is_between_two_shards() {
             asked.join().unwrap();
         }
     });
+}
+
+/// The same of tasks that share a connection: they were refused at once, whatever the options said, both what
+/// reads and what changes; and a change that was asked again was carried out once.
+#[test]
+fn patient_tasks_wait_for_a_directory_that_moves() {
+    let world = World::new("shard-patience-async");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    client.put("/d/kept", b"kept", &NewFile::default()).unwrap();
+    client.make_dir("/empty", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    order_move(&mut client, "/d", 1);
+    order_move(&mut client, "/empty", 1);
+    let none = ClientOptions::default();
+    let some = ClientOptions { patience: Duration::from_secs(60), ..ClientOptions::default() };
+    let endpoint = world.endpoint();
+    let asks = async |options: &ClientOptions| {
+        let client = AsyncClient::connect(&endpoint, options).await?;
+        client.rename("/d/kept", "/d/there", false).await?;
+        client.put("/d/new", b"new", &NewFile::default()).await?;
+        let mut stream = client.create("/d/large", &NewFile::default())?;
+        stream.write(&pattern(3 << 20, 2)).await?;
+        stream.close().await?;
+        assert_eq!(client.get("/d/there").await?, b"kept");
+        Ok::<_, holdfast_base::Error>(())
+    };
+    let looks = async |options: &ClientOptions| {
+        let client = AsyncClient::connect(&endpoint, options).await?;
+        client.stat("/empty").await?;
+        client.list("/empty", "").await?;
+        client.usage("/empty").await?;
+        let opened = client.open("/empty/x").await.map(drop);
+        assert_eq!(opened.unwrap_err().kind, Kind::NotFound);
+        Ok::<_, holdfast_base::Error>(())
+    };
+    let refused = block_on(asks(&none)).unwrap().unwrap_err();
+    assert!(refused.kind == Kind::Retry && refused.message.contains("moving"), "{refused}");
+    let refused = block_on(looks(&none)).unwrap().unwrap_err();
+    assert!(refused.kind == Kind::Retry && refused.message.contains("on its way"), "{refused}");
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| block_on(asks(&some)).unwrap());
+        let looked = scope.spawn(|| block_on(looks(&some)).unwrap());
+        work.until(&world, is_settled);
+        asked.join().unwrap().unwrap();
+        looked.join().unwrap().unwrap();
+    });
+    assert_eq!(shard_of(&mut client, "/d/there"), 1);
+    assert_eq!(client.usage("/d").unwrap().files, 3, "each was done once");
 }
 
 /// As many empty files as that, in a directory.
