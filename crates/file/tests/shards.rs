@@ -613,6 +613,80 @@ fn a_shard_whose_view_has_stopped_leaves_the_others_their_housekeeping() {
     assert!(!kept.is_empty() && kept.iter().all(|chunk| store.info(*chunk).is_some()), "untouched");
 }
 
+/// Names were made again for chunks of the first shard alone; of every other chunk it was said that there was no
+/// such shard, and its files were gone.
+#[test]
+fn names_of_all_shards_are_made_again_from_the_stores() {
+    let mut world = World::with_chunks("shard-rebuild", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    for dir in ["/stays", "/goes", "/there"] {
+        client.make_dir(dir, &NewFile::default()).unwrap();
+    }
+    add_shards(&world, &mut work, &mut client, 2);
+    move_to(&world, &mut work, &mut client, "/there", 2);
+    let parents = NewFile { parents: true, replace: true, ..NewFile::default() };
+    let mut wanted = Vec::new();
+    let mut write = |client: &mut Client, path: String, bytes: usize| {
+        let content = pattern(bytes, wanted.len() as u64);
+        let mut stream = client.create(&path, &parents).unwrap();
+        stream.write(&content).unwrap();
+        stream.close().unwrap();
+        wanted.push((path, content));
+    };
+    for dir in ["/stays", "/goes", "/there"] {
+        write(&mut client, format!("{dir}/in/small"), 5000);
+        write(&mut client, format!("{dir}/large"), (2 << 20) + 77);
+    }
+    // Its first files stay where they lie; what is written from then on lies with their names.
+    move_to(&world, &mut work, &mut client, "/goes", 1);
+    work.until(&world, is_settled);
+    write(&mut client, "/goes/in/later".to_owned(), 6000);
+    write(&mut client, "/goes/larger".to_owned(), (3 << 20) + 5);
+    // Of several versions, in two shards, the last one has the path.
+    write(&mut client, "/goes/in/small".to_owned(), 7000);
+    let older = wanted.remove(2);
+    assert_eq!(older.0, "/goes/in/small");
+    drop((work, client));
+    world.lose_log();
+
+    let rebuilt = world.node().rebuild_names().unwrap();
+    assert_eq!(rebuilt.refused, Vec::<String>::new());
+    assert_eq!((rebuilt.files, rebuilt.elsewhere), (wanted.len() as u64, 1));
+    let check = |world: &World| {
+        let mut client = world.client();
+        for (path, content) in &wanted {
+            let read = client.open(path).unwrap().read_to_end().unwrap();
+            assert_same(&read, content, path);
+        }
+        let aside = client.list("/recovered/older/goes/in", "").unwrap().entries;
+        let path = format!("/recovered/older/goes/in/{}", aside[0].name);
+        assert_same(&client.get(&path).unwrap(), &older.1, &path);
+        let names = client.list("/", "").unwrap().entries;
+        let names: Vec<_> = names.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["goes", "recovered", "stays", "there"]);
+    };
+    check(&world);
+    world.restart();
+    check(&world);
+    assert_eq!(world.node().findings(), Vec::<String>::new());
+    // Its shards are there, and take directories; what they hold is freed when it is deleted.
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    work.until(&world, |world| world.node().leads());
+    move_to(&world, &mut work, &mut client, "/goes", 1);
+    work.until(&world, is_settled);
+    check(&world);
+    for dir in ["/goes/in", "/goes/large", "/goes/larger", "/stays", "/there", "/recovered"] {
+        client.delete(dir, true).unwrap();
+    }
+    world.node().retire();
+    work.until(&world, |world| {
+        let count = |shard| world.node().read_chunks(shard, |view, _| view.count()).unwrap();
+        is_settled(world) && (0..3).all(|shard| count(shard) == 0)
+    });
+}
+
 /// A session is one topic's, and has results in each shard: what is asked again is answered as it was, in
 /// each; and where it has ended nothing of it is carried out any more, in none.
 #[test]
