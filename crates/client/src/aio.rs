@@ -13,6 +13,7 @@ pub use stream::{AsyncReader, AsyncWriter};
 use crate::client::{GET_ATTEMPTS_MAX, NewFile, PUT_ATTEMPTS_MAX, decode};
 use crate::connection::aio::{AsyncConnection, Request};
 use crate::connection::{ClientOptions, RequestId, Response};
+use crate::patience::{Patience, is_for_now};
 use crate::session::Session;
 use crate::stream::cursor::Cursor;
 use holdfast_base::checksum::crc32c;
@@ -73,31 +74,39 @@ impl AsyncClient {
 
     /// As [`Client::stat`](crate::Client::stat).
     pub async fn stat(&self, path: &str) -> Result<msg::FileInfo> {
-        self.ask(wire::OP_LOOKUP, &msg::Lookup { path: path.to_owned(), follow: false }).await
+        let lookup = msg::Lookup { path: path.to_owned(), follow: false };
+        self.patiently(|| self.ask(wire::OP_LOOKUP, &lookup)).await
     }
 
     /// As [`AsyncClient::stat`], of what a symbolic link points at.
     pub async fn stat_followed(&self, path: &str) -> Result<msg::FileInfo> {
-        self.ask(wire::OP_LOOKUP, &msg::Lookup { path: path.to_owned(), follow: true }).await
+        let lookup = msg::Lookup { path: path.to_owned(), follow: true };
+        self.patiently(|| self.ask(wire::OP_LOOKUP, &lookup)).await
     }
 
     /// The whole of a file that fits into memory, verified. One round trip up to 1 MiB.
     pub async fn get(&self, path: &str) -> Result<Vec<u8>> {
-        for attempt in 1.. {
+        let (mut attempt, mut patience) = (0, Patience::default());
+        loop {
+            attempt += 1;
             let got = match self.described(path).await {
                 Ok(Cursor { whole: Some(whole), .. }) => Ok(whole),
                 Ok(cursor) => AsyncReader::new(self, cursor)?.read_to_end().await,
                 Err(e) => Err(e),
             };
             match got {
-                // It was replaced between look-up and read: the new one is as good an answer.
-                Err(e) if e.kind == Kind::Retry && attempt < GET_ATTEMPTS_MAX => {}
+                // It was replaced between look-up and read: the new one is as good an answer. Or
+                // those who have it do not answer now.
+                Err(e) if e.kind == Kind::Retry => {
+                    if attempt >= GET_ATTEMPTS_MAX && !self.waits(&mut patience).await {
+                        return Err(e);
+                    }
+                }
                 // Or while it was on its way, see `Cursor::receive`.
                 Err(e) if e.kind == Kind::Corrupt && attempt == 1 => {}
                 other => return other,
             }
         }
-        Err(Error::bug("get: attempts are counted without end"))
     }
 
     /// One page of a directory, sorted by name, from the first name behind `after`.
@@ -107,12 +116,13 @@ impl AsyncClient {
             after: after.to_owned(),
             entries_max: LIST_PAGE_MAX as u32,
         };
-        self.ask(wire::OP_LIST, &list).await
+        self.patiently(|| self.ask(wire::OP_LIST, &list)).await
     }
 
     /// As [`Client::usage`](crate::Client::usage).
     pub async fn usage(&self, path: &str) -> Result<msg::Usage> {
-        self.ask(wire::OP_USAGE, &path.to_owned()).await
+        let path = path.to_owned();
+        self.patiently(|| self.ask(wire::OP_USAGE, &path)).await
     }
 
     /// Stores a whole file of up to 16 MiB in one round trip.
@@ -172,6 +182,36 @@ impl AsyncClient {
         self.connection.submit(opcode, &message.to_bytes(), &[], true).await
     }
 
+    /// Asks something that changes nothing, again while its node refuses it for now, as of a directory on its
+    /// way from shard to shard, for as long as the options are patient.
+    async fn patiently<T, F>(&self, ask: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut patience = Patience::default();
+        loop {
+            match ask().await {
+                Err(e) if is_for_now(&e) => {
+                    if !self.waits(&mut patience).await {
+                        return Err(e);
+                    }
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Sleeps before the next attempt; false once the options allow no more.
+    async fn waits(&self, patience: &mut Patience) -> bool {
+        match self.connection.rest_before(patience) {
+            Some(pause) => {
+                runtime::sleep(pause).await;
+                true
+            }
+            None => false,
+        }
+    }
+
     async fn ask<T: Decode>(&self, opcode: u16, message: &impl Encode) -> Result<T> {
         decode(&self.submit(opcode, message).await?.answer().await?)
     }
@@ -190,9 +230,16 @@ impl AsyncClient {
         self.session().submitted(sent.as_ref().ok().map(Request::id), &call);
         let request = sent?;
         let numbered = Numbered { client: self, request: request.id() };
-        let mut written = 1;
+        let (mut patience, mut written) = (Patience::default(), 1);
         loop {
             request.ready().await;
+            if request.is_refused_for_now() && self.waits(&mut patience).await {
+                // Under its number: if it was carried out after all, that is its answer.
+                match request.again(|_| {}) {
+                    true => continue,
+                    false => return request.answer().await,
+                }
+            }
             if request.wants_bytes_again() && written < PUT_ATTEMPTS_MAX {
                 written += 1;
                 self.session().refused(numbered.request);
@@ -223,7 +270,7 @@ impl AsyncClient {
         if let Some(call) = self.session().next() {
             return Ok(call);
         }
-        let session: SessionId = self.ask(wire::OP_OPEN_SESSION, &()).await?;
+        let session: SessionId = self.patiently(|| self.ask(wire::OP_OPEN_SESSION, &())).await?;
         let mut own = self.session();
         own.opened(session);
         own.next().ok_or_else(|| Error::bug("number a request: there is no session"))

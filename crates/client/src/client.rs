@@ -3,11 +3,11 @@
 
 mod requests;
 
-pub(crate) use requests::Patience;
 pub use requests::Ticket;
-pub(crate) use requests::rest;
+pub(crate) use requests::{rest, waits};
 
 use crate::connection::{ClientOptions, Connection, Response};
+use crate::patience::Patience;
 use crate::region::Mapping;
 use crate::session::Session;
 use holdfast_base::checksum::crc32c;
@@ -228,7 +228,7 @@ impl Client {
                 Err(e)
                     if e.kind == Kind::Retry
                         && self.connection.failure().is_none()
-                        && (attempt < GET_ATTEMPTS_MAX || patience.wait(&self.options)) => {}
+                        && (attempt < GET_ATTEMPTS_MAX || waits(&mut patience, &self.options)) => {}
                 // Or while it was on its way, see `Cursor::receive`.
                 Err(e) if e.kind == Kind::Corrupt && attempt == 1 => {}
                 other => return other,

@@ -21,6 +21,7 @@ pub mod aio;
 mod client;
 pub mod connection;
 pub mod log;
+mod patience;
 mod region;
 mod scribe;
 mod session;

@@ -1,7 +1,8 @@
 //! Tables, from the client's side: writes under a session that is drawn, reads as new as is asked for.
 
-use crate::client::{Client, Patience};
+use crate::client::{Client, waits};
 use crate::connection::Response;
+use crate::patience::Patience;
 use crate::sight::Sight;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Error, Kind, Result};
@@ -171,7 +172,7 @@ impl TableClient<'_> {
                 Err(e)
                     if e.kind == Kind::Retry
                         && self.client.connection.failure().is_none()
-                        && patience.wait(&self.client.options) => {}
+                        && waits(&mut patience, &self.client.options) => {}
                 answer => break answer,
             }
         }

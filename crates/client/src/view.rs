@@ -10,8 +10,9 @@ pub use itinerary::{Itinerary, Leg, what};
 pub use select::{Candidate, Chosen, select};
 pub use together::{Heard, Server, Together, disk_views};
 
-use crate::client::{Client, Patience, Ticket, decode};
+use crate::client::{Client, Ticket, decode, waits};
 use crate::connection::Response;
+use crate::patience::Patience;
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Kind, Result};
@@ -257,8 +258,9 @@ impl ViewClient<'_> {
             let answer = self.client.wait_for_entry(opcode, message, reached);
             match answer.and_then(|response| decode(&response)) {
                 Err(e)
-                    if e.kind == Kind::Retry && may_come && patience.wait(&self.client.options) => {
-                }
+                    if e.kind == Kind::Retry
+                        && may_come
+                        && waits(&mut patience, &self.client.options) => {}
                 other => return other,
             }
         }
@@ -358,7 +360,7 @@ impl Client {
                 Err(e)
                     if e.kind == Kind::Retry
                         && self.connection.failure().is_none()
-                        && patience.wait(&self.options) => {}
+                        && waits(&mut patience, &self.options) => {}
                 answer => return answer,
             }
         }

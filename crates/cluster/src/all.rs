@@ -35,6 +35,11 @@ impl<'a> AllShards<'a> {
         std::iter::once(self.root).chain(self.others.iter().copied().flatten())
     }
 
+    /// Whether all are there that the map knows of.
+    pub fn is_whole(&self) -> bool {
+        self.iter().count() == self.root.shard_count() as usize
+    }
+
     /// A shard's; `Retry` for one that is not there.
     pub fn get(&self, shard: u16) -> Result<&'a Namespace> {
         match shard.checked_sub(1) {

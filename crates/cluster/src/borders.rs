@@ -373,11 +373,16 @@ impl Borders {
         match self.given.get(name) {
             Some(_) if planted!("cluster.own-without-its-number") => Ok(true),
             Some(given) => Ok(given.gone.is_some() && given.number < number),
-            None if self.given.len() >= BORDERS_MAX => {
-                Err(Error::full(format!("shard {} was given {BORDERS_MAX}", self.shard)))
-            }
-            None => Ok(true),
+            None => self.check_gets(name).map(|()| true),
         }
+    }
+
+    /// Refuses a directory that would be one too many.
+    pub(crate) fn check_gets(&self, name: &str) -> Result<()> {
+        if self.given.len() < BORDERS_MAX || self.given.contains_key(name) {
+            return Ok(());
+        }
+        Err(Error::full(format!("shard {} was given {BORDERS_MAX}", self.shard)))
     }
 
     pub(crate) fn own(&mut self, name: &str, number: Index) {

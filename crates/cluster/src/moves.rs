@@ -7,7 +7,7 @@
 
 mod unfinished;
 
-pub use unfinished::{Unfinished, began_at, unfinished};
+pub use unfinished::{Errand, Unfinished, began_at, unfinished, waiting};
 
 use crate::names::{Content, PartNode};
 use crate::namespace::ensure;

@@ -16,6 +16,7 @@ mod table;
 mod tests;
 mod tree;
 
+pub use nodes::NODES_MAX;
 pub use parts::{Content, PART_BYTES, PartNode};
 pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage, resolve};
 

@@ -299,6 +299,20 @@ impl State {
         world.check_bytes();
     }
 
+    /// What is said of a directory's next entry before it is written is what it comes to.
+    fn check_foretold(&self, left: &Unfinished) {
+        use Command::{Arrive, Depart, Own, Take};
+        if !matches!(left.command, Take { .. } | Depart { .. } | Arrive { .. } | Own { .. }) {
+            return;
+        }
+        let said = self.world.with(|all| left.check(all)).map_err(|e| e.message);
+        let came = self.world.clone().apply(left.shard, &left.command).map(drop);
+        match (&said, &came) {
+            (Err(said), Err(came)) => assert!(came.message.ends_with(said), "{said} {came}"),
+            _ => assert_eq!(said.is_ok(), came.is_ok(), "{left:?}: {said:?} {came:?}"),
+        }
+    }
+
     /// Everything that may happen next.
     fn next(&self) -> Vec<State> {
         let mut all = Vec::new();
@@ -333,6 +347,7 @@ impl State {
         }
         push(&|state| state.world.compact(0));
         for left in self.world.unfinished() {
+            self.check_foretold(&left);
             for stays in [false, true] {
                 push(&|state| {
                     let command = (left.shard, left.command.clone());

@@ -6,12 +6,15 @@ mod common;
 use common::{World, assert_same, open_session, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::Sequence;
+use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_client::aio::{AsyncClient, block_on};
 use holdfast_client::{Client, ClientOptions, NewFile};
 use holdfast_cluster::Command;
 use holdfast_cluster::moves::unfinished;
+use holdfast_cluster::names::{NODES_MAX, PART_BYTES};
+use holdfast_env::trial::Trial;
 use holdfast_node::{Keeper, KeeperOptions, Member, MemberOptions};
-use holdfast_wire::admin::Order;
+use holdfast_wire::admin::{MOVE_WAITS, Order};
 use holdfast_wire::{self as wire, Call, file as msg};
 use std::time::Duration;
 
@@ -43,6 +46,15 @@ impl Work {
             std::thread::yield_now();
         }
         panic!("it never came to that: {:?}", world.node().findings());
+    }
+
+    /// So many rounds, a second after the other.
+    fn rounds(&mut self, count: usize) {
+        for _ in 0..count {
+            self.now_ns += 1_000_000_000;
+            self.member.step(self.now_ns).unwrap();
+            self.keeper.step(self.now_ns);
+        }
     }
 }
 
@@ -405,6 +417,273 @@ fn a_patient_client_waits_for_a_directory_that_is_between_two_shards() {
         for asked in [lists, measures, looks, reads] {
             asked.join().unwrap();
         }
+    });
+}
+
+/// The same of tasks that share a connection: they were refused at once, whatever the options said, both what
+/// reads and what changes; and a change that was asked again was carried out once.
+#[test]
+fn patient_tasks_wait_for_a_directory_that_moves() {
+    let world = World::new("shard-patience-async");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    client.put("/d/kept", b"kept", &NewFile::default()).unwrap();
+    client.make_dir("/empty", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    order_move(&mut client, "/d", 1);
+    order_move(&mut client, "/empty", 1);
+    let none = ClientOptions::default();
+    let some = ClientOptions { patience: Duration::from_secs(60), ..ClientOptions::default() };
+    let endpoint = world.endpoint();
+    let asks = async |options: &ClientOptions| {
+        let client = AsyncClient::connect(&endpoint, options).await?;
+        client.rename("/d/kept", "/d/there", false).await?;
+        client.put("/d/new", b"new", &NewFile::default()).await?;
+        let mut stream = client.create("/d/large", &NewFile::default())?;
+        stream.write(&pattern(3 << 20, 2)).await?;
+        stream.close().await?;
+        assert_eq!(client.get("/d/there").await?, b"kept");
+        Ok::<_, holdfast_base::Error>(())
+    };
+    let looks = async |options: &ClientOptions| {
+        let client = AsyncClient::connect(&endpoint, options).await?;
+        client.stat("/empty").await?;
+        client.list("/empty", "").await?;
+        client.usage("/empty").await?;
+        let opened = client.open("/empty/x").await.map(drop);
+        assert_eq!(opened.unwrap_err().kind, Kind::NotFound);
+        Ok::<_, holdfast_base::Error>(())
+    };
+    let refused = block_on(asks(&none)).unwrap().unwrap_err();
+    assert!(refused.kind == Kind::Retry && refused.message.contains("moving"), "{refused}");
+    let refused = block_on(looks(&none)).unwrap().unwrap_err();
+    assert!(refused.kind == Kind::Retry && refused.message.contains("on its way"), "{refused}");
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| block_on(asks(&some)).unwrap());
+        let looked = scope.spawn(|| block_on(looks(&some)).unwrap());
+        work.until(&world, is_settled);
+        asked.join().unwrap().unwrap();
+        looked.join().unwrap().unwrap();
+    });
+    assert_eq!(shard_of(&mut client, "/d/there"), 1);
+    assert_eq!(client.usage("/d").unwrap().files, 3, "each was done once");
+}
+
+/// As many empty files as that, in a directory.
+fn fill(client: &mut Client, dir: &str, count: usize) {
+    let tickets: Vec<_> = (0..count)
+        .map(|i| client.submit_put(&format!("{dir}/{i:03}"), b"", &NewFile::default()).unwrap())
+        .collect();
+    for ticket in tickets {
+        client.wait_put(ticket).unwrap();
+    }
+}
+
+/// The target was full: two entries a round were written for ever, each refused, nobody was told, and
+/// whatever else moved went on by one entry a round.
+#[test]
+fn a_move_that_its_target_refuses_waits_and_holds_up_no_other() {
+    let _trial = Trial::new().with(&NODES_MAX, 700).with(&PART_BYTES, 1000).enter();
+    let world = World::new("shard-full");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    for dir in ["/d", "/e", "/full"] {
+        client.make_dir(dir, &NewFile::default()).unwrap();
+    }
+    add_shards(&world, &mut work, &mut client, 2);
+    move_to(&world, &mut work, &mut client, "/full", 1);
+    work.until(&world, is_settled);
+    client.make_dir("/full/in", &NewFile::default()).unwrap();
+    // There is room for a directory, but not for all that is in this one.
+    fill(&mut client, "/full/in", 425);
+    fill(&mut client, "/d", 300);
+    fill(&mut client, "/e", 100);
+    let indices =
+        |world: &World| [0, 1].map(|shard| world.node().shards.get(shard).unwrap().applied());
+    let waits = |world: &World| {
+        let found = world.node().findings().into_iter();
+        found.filter(|what| what.starts_with(MOVE_WAITS)).collect::<Vec<_>>()
+    };
+    order_move(&mut client, "/d", 1);
+    order_move(&mut client, "/e", 2);
+    work.rounds(2);
+    assert!(keeps(&world, 2, "e"), "it finds room there");
+    let before = indices(&world);
+    work.rounds(500);
+    assert_eq!(indices(&world), before, "what would be refused is not written");
+    let told = waits(&world).join("\n");
+    for word in ["`/d`", "shard 1 cannot take parts", "delete some", "shard move /d --to 0"] {
+        assert!(told.contains(word), "`{word}` in {told}");
+    }
+    assert_eq!(client.stat("/d/299").unwrap().id.shard(), 0, "it is read");
+
+    // Taken back, it is as it was.
+    order_move(&mut client, "/d", 0);
+    work.until(&world, is_settled);
+    assert_eq!(waits(&world), Vec::<String>::new());
+    client.put("/d/new", b"new", &NewFile::default()).unwrap();
+    // Once there is room it goes on by itself.
+    order_move(&mut client, "/d", 1);
+    work.rounds(5);
+    assert_eq!(waits(&world).len(), 1);
+    client.delete("/full/in", true).unwrap();
+    work.until(&world, |world| keeps(world, 1, "d") && is_settled(world));
+    assert_eq!(client.get("/d/new").unwrap(), b"new");
+    assert_eq!(world.node().findings(), Vec::<String>::new());
+}
+
+/// Somebody's build wrote an entry that this one does not know: the view of that shard stops, at each start.
+fn stop_view(world: &World, shard: u16) {
+    let fold = world.node().shards.get(shard).unwrap();
+    let none = Sequence(0);
+    let call = Call { session: SessionId(0), sequence: none, acknowledged_below: none };
+    let told = world.node().wait_for(|done| {
+        let request = holdfast_view::Request::of(call, vec![99, 99], holdfast_log::Mode::Synced);
+        fold.propose(request, done);
+    });
+    told.unwrap_err();
+    assert!(fold.status().stopped.is_some());
+}
+
+/// Where the view of one shard had stopped, nothing was looked after any more in any: names that were deleted
+/// were not reclaimed, their bytes were not freed, chunks not compacted, and nobody led.
+#[test]
+fn a_shard_whose_view_has_stopped_leaves_the_others_their_housekeeping() {
+    let mut world = World::with_chunks("shard-stopped", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    let dirs = ["/a", "/stops", "/z"];
+    dirs.iter().for_each(|dir| client.make_dir(dir, &NewFile::default()).unwrap());
+    add_shards(&world, &mut work, &mut client, 2);
+    move_to(&world, &mut work, &mut client, "/stops", 1);
+    move_to(&world, &mut work, &mut client, "/z", 2);
+    let small = pattern(5000, 1);
+    for (dir, i) in dirs.iter().flat_map(|dir| (0..20).map(move |i| (dir, i))) {
+        client.put(&format!("{dir}/{i}"), &small, &NewFile::default()).unwrap();
+    }
+    stop_view(&world, 1);
+    let on = |world: &World, shard: u16, what: &dyn Fn(&holdfast_cluster::Namespace) -> bool| {
+        world.node().shards.get(shard).unwrap().read(|view, _| what(view)).unwrap()
+    };
+    for start in 0..2 {
+        let is_stopped = |world: &World| world.node().shards.get(1).unwrap().status().stopped;
+        assert!(is_stopped(&world).is_some());
+        for (dir, i) in ["/a", "/z"].iter().flat_map(|dir| (1..19).map(move |i| (dir, i))) {
+            client.delete(&format!("{dir}/{i}"), false).unwrap();
+        }
+        world.node().retire();
+        work.until(&world, |world| {
+            [0, 2].iter().all(|shard| {
+                on(world, *shard, &|view| {
+                    let compacted = |c: &holdfast_cluster::Chunk| c.generation.0 > start;
+                    !view.names().needs_reclaim() && view.chunks().iter().any(compacted)
+                })
+            })
+        });
+        // Sessions that nobody uses end in both, and none of them is left in the first.
+        work.now_ns += 2 * 3_600_000_000_000;
+        work.rounds(1);
+        work.now_ns += 2 * 3_600_000_000_000;
+        work.rounds(1);
+        for shard in [0, 2] {
+            assert_eq!(world.node().shards.get(shard).unwrap().status().sessions, 0);
+        }
+        let opened = client.get("/a/0").unwrap();
+        assert_same(&opened, &small, "served");
+        assert!(client.get("/stops/0").is_err(), "not known");
+        drop((work, client));
+        world.restart();
+        work = Work::new(&world);
+        client = world.client();
+        work.until(&world, |world| world.node().leads());
+        for (dir, i) in ["/a", "/z"].iter().flat_map(|dir| (1..19).map(move |i| (dir, i))) {
+            client.put(&format!("{dir}/{i}"), &small, &NewFile::default()).unwrap();
+        }
+    }
+    for (dir, i) in ["/a", "/z"].iter().flat_map(|dir| (0..20).map(move |i| (dir, i))) {
+        client.delete(&format!("{dir}/{i}"), false).unwrap();
+    }
+    world.node().retire();
+    let count = |view: &holdfast_cluster::Namespace| view.chunks().count() == 0;
+    work.until(&world, |world| [0, 2].iter().all(|shard| on(world, *shard, &count)));
+    let stopped = world.node().shards.get(1).unwrap();
+    let kept = stopped.read_last(|view| view.chunks().iter().map(|c| c.id).collect::<Vec<_>>());
+    let store = &world.node().stores.iter().next().unwrap().store;
+    assert!(!kept.is_empty() && kept.iter().all(|chunk| store.info(*chunk).is_some()), "untouched");
+}
+
+/// Names were made again for chunks of the first shard alone; of every other chunk it was said that there was no
+/// such shard, and its files were gone.
+#[test]
+fn names_of_all_shards_are_made_again_from_the_stores() {
+    let mut world = World::with_chunks("shard-rebuild", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    for dir in ["/stays", "/goes", "/there"] {
+        client.make_dir(dir, &NewFile::default()).unwrap();
+    }
+    add_shards(&world, &mut work, &mut client, 2);
+    move_to(&world, &mut work, &mut client, "/there", 2);
+    let parents = NewFile { parents: true, replace: true, ..NewFile::default() };
+    let mut wanted = Vec::new();
+    let mut write = |client: &mut Client, path: String, bytes: usize| {
+        let content = pattern(bytes, wanted.len() as u64);
+        let mut stream = client.create(&path, &parents).unwrap();
+        stream.write(&content).unwrap();
+        stream.close().unwrap();
+        wanted.push((path, content));
+    };
+    for dir in ["/stays", "/goes", "/there"] {
+        write(&mut client, format!("{dir}/in/small"), 5000);
+        write(&mut client, format!("{dir}/large"), (2 << 20) + 77);
+    }
+    // Its first files stay where they lie; what is written from then on lies with their names.
+    move_to(&world, &mut work, &mut client, "/goes", 1);
+    work.until(&world, is_settled);
+    write(&mut client, "/goes/in/later".to_owned(), 6000);
+    write(&mut client, "/goes/larger".to_owned(), (3 << 20) + 5);
+    // Of several versions, in two shards, the last one has the path.
+    write(&mut client, "/goes/in/small".to_owned(), 7000);
+    let older = wanted.remove(2);
+    assert_eq!(older.0, "/goes/in/small");
+    drop((work, client));
+    world.lose_log();
+
+    let rebuilt = world.node().rebuild_names().unwrap();
+    assert_eq!(rebuilt.refused, Vec::<String>::new());
+    assert_eq!((rebuilt.files, rebuilt.elsewhere), (wanted.len() as u64, 1));
+    let check = |world: &World| {
+        let mut client = world.client();
+        for (path, content) in &wanted {
+            let read = client.open(path).unwrap().read_to_end().unwrap();
+            assert_same(&read, content, path);
+        }
+        let aside = client.list("/recovered/older/goes/in", "").unwrap().entries;
+        let path = format!("/recovered/older/goes/in/{}", aside[0].name);
+        assert_same(&client.get(&path).unwrap(), &older.1, &path);
+        let names = client.list("/", "").unwrap().entries;
+        let names: Vec<_> = names.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["goes", "recovered", "stays", "there"]);
+    };
+    check(&world);
+    world.restart();
+    check(&world);
+    assert_eq!(world.node().findings(), Vec::<String>::new());
+    // Its shards are there, and take directories; what they hold is freed when it is deleted.
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    work.until(&world, |world| world.node().leads());
+    move_to(&world, &mut work, &mut client, "/goes", 1);
+    work.until(&world, is_settled);
+    check(&world);
+    for dir in ["/goes/in", "/goes/large", "/goes/larger", "/stays", "/there", "/recovered"] {
+        client.delete(dir, true).unwrap();
+    }
+    world.node().retire();
+    work.until(&world, |world| {
+        let count = |shard| world.node().read_chunks(shard, |view, _| view.count()).unwrap();
+        is_settled(world) && (0..3).all(|shard| count(shard) == 0)
     });
 }
 

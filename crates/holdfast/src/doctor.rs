@@ -123,6 +123,7 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         for stopped in status.findings.iter().filter(|what| what.starts_with(STOPPED_VIEW)) {
             text.push_str(&format!("\n{stopped}"));
         }
+        shard::waiting(&status.findings).for_each(|why| text.push_str(&format!("\n{why}")));
         if !status.findings.is_empty() {
             text.push_str(&format!("\n{} findings: `holdfast doctor`", status.findings.len()));
         }

@@ -5,7 +5,7 @@ use holdfast_base::Result;
 use holdfast_base::units::format_bytes;
 use holdfast_client::Client;
 use holdfast_command::output::Output;
-use holdfast_wire::admin::{Frozen, Order, Shard as Part, Taken};
+use holdfast_wire::admin::{Frozen, MOVE_WAITS, Order, Shard as Part, Taken};
 use serde_json::{Value, json};
 
 /// `holdfast shard ...`.
@@ -35,6 +35,9 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
             for part in client.shards()? {
                 out.line(|| line(&part), || object(&part))?;
             }
+            for why in waiting(&client.status()?.findings) {
+                out.line(|| why.to_owned(), || json!({"waits": why}))?;
+            }
             Ok(())
         }
         Shard::Add => {
@@ -59,6 +62,11 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
             )
         }
     }
+}
+
+/// Of what was found, what says that a directory cannot go on.
+pub fn waiting(findings: &[String]) -> impl Iterator<Item = &str> {
+    findings.iter().map(String::as_str).filter(|what| what.starts_with(MOVE_WAITS))
 }
 
 /// One shard, for people.

@@ -6,6 +6,7 @@
 mod compact;
 mod copies;
 mod moves;
+mod rest;
 mod settle;
 mod unclosed;
 mod unnamed;
@@ -13,7 +14,6 @@ mod unnamed;
 use super::{Node, OwnStore, compare};
 use crate::idle::IdleSessions;
 use crate::rewrite::Attempt;
-use compact::Rest;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Index, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
@@ -22,7 +22,8 @@ use holdfast_cluster::{Chunks, Command, Outcome};
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
-use moves::Taking;
+use moves::Moving;
+use rest::Rest;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ pub struct Keeper {
     reached: BTreeMap<u16, VecDeque<(u64, Index)>>,
     /// Chunks whose compaction did not come to its switch, and when it is tried again.
     resting: BTreeMap<ChunkId, Rest>,
-    taking: Taking,
+    moving: Moving,
     /// One a disk store; they share the throttle evenly.
     scrubbers: Vec<(StoreId, Scrubber)>,
     sessions: IdleSessions,
@@ -146,7 +147,7 @@ impl Keeper {
             options,
             reached: BTreeMap::new(),
             resting: BTreeMap::new(),
-            taking: Taking::new(),
+            moving: Moving::default(),
             scrubbers,
             sessions: IdleSessions::new(options.session_idle_ms),
             quarantine_next_ns: 0,
@@ -174,7 +175,7 @@ impl Keeper {
         if let Some(log) = self.node.hosted() {
             log.refill_reserve();
         }
-        if !self.node.has_names() {
+        if !self.node.has_root() {
             // Whose the chunks are is not known: none is touched.
             return;
         }
@@ -243,19 +244,25 @@ impl Keeper {
         if !self.node.leads() {
             return Ok(());
         }
-        let node = &self.node;
-        for (shard, fold) in node.shards.all() {
-            if fold.read(|view, _| view.names().needs_reclaim())? {
-                let budget = self.options.reclaim_budget;
+        self.each_shard(|keeper, shard| {
+            let (node, budget) = (&keeper.node, keeper.options.reclaim_budget);
+            if node.shards.get(shard)?.read(|view, _| view.names().needs_reclaim())? {
                 node.command_and_wait(shard, &Command::Reclaim { budget }, Durability::Memory)?;
             }
-        }
-        Ok(())
+            Ok(())
+        })
+    }
+
+    /// Has something done for every shard whose view goes on. One where it fails holds up no other; answers
+    /// with the first that did.
+    fn each_shard(&mut self, mut each: impl FnMut(&mut Keeper, u16) -> Result<()>) -> Result<()> {
+        let shards: Vec<u16> = self.node.shards.going().map(|(shard, _)| shard).collect();
+        let done: Vec<Result<()>> = shards.into_iter().map(|shard| each(self, shard)).collect();
+        done.into_iter().collect()
     }
 
     fn release(&mut self, _now_ns: u64) -> Result<()> {
-        let node = self.node.clone();
-        node.shards.all().try_for_each(|(shard, _)| self.release_of(shard))
+        self.each_shard(Keeper::release_of)
     }
 
     fn release_of(&mut self, shard: u16) -> Result<()> {
@@ -293,8 +300,7 @@ impl Keeper {
     /// Removes replicas that the view lets go: the entry first, then the file.
     fn unlink(&mut self, _now_ns: u64) -> Result<()> {
         let owed = self.unlink_owed();
-        let node = self.node.clone();
-        node.shards.all().try_for_each(|(shard, _)| self.unlink_free(shard))?;
+        self.each_shard(Keeper::unlink_free)?;
         owed
     }
 
@@ -380,10 +386,13 @@ impl Keeper {
             node.wait_for(|done| node.end_session(session, done))?;
         }
         if looked {
+            let mut ended = Ok(());
             for (shard, session) in node.sessions_left() {
                 let fold = node.shards.get(shard)?;
-                node.wait_for(|done| fold.end_session(session, Mode::Ordered, done))?;
+                let one = node.wait_for(|done| fold.end_session(session, Mode::Ordered, done));
+                ended = ended.and(one);
             }
+            return ended;
         }
         Ok(())
     }
@@ -421,7 +430,9 @@ impl Keeper {
                 continue;
             }
             let chunk = held.info.chunk;
-            let known = self.node.read_chunk(chunk, |view, _| view.get(chunk).cloned())?;
+            // Of a shard whose view has stopped, or is not open yet, nothing is known.
+            let known = self.node.read_chunk(chunk, |view, _| view.get(chunk).cloned());
+            let Ok(known) = known else { continue };
             if known.is_none() && planted!("node.unknown-replica-unlinked") {
                 held.store.unlink(held.info.chunk, held.info.generation)?;
             }

@@ -147,7 +147,8 @@ impl Leader {
             let short = node.cluster.read(|view, _| {
                 let mut tasks = repair::tasks(&chunks, view);
                 let balance = &mut self.work().balance;
-                if tasks.is_empty() {
+                // How full stores are is not known without all shards.
+                if tasks.is_empty() && all.is_whole() {
                     tasks = balance.tasks(now_ns, &chunks, view);
                 } else {
                     balance.forget();

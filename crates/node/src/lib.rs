@@ -81,7 +81,7 @@ use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event, planted};
 use holdfast_log::{Log, Mode};
 use holdfast_view::{Fold, FoldOptions, Request};
 use holdfast_wire::Call;
-use holdfast_wire::admin::STOPPED_VIEW;
+use holdfast_wire::admin::{MOVE_WAITS, STOPPED_VIEW};
 use holdfast_wire::peer::{self, Sender};
 use packed::{Gathered, PackedWriters, Packing};
 use replicas::Replicator;
@@ -342,15 +342,24 @@ impl Node {
         }
     }
 
-    /// Whether the names of all shards go on: without them, no chunk's owner or length is known.
+    /// Whether the names of all shards go on.
     pub fn has_names(&self) -> bool {
         self.shards.all().all(|(_, fold)| fold.status().stopped.is_none())
+    }
+
+    /// Whether the map goes on, without which nothing is known of any shard. What is in a shard whose own
+    /// view has stopped is left alone; everything else does not depend on it.
+    pub(crate) fn has_root(&self) -> bool {
+        self.shards.root().status().stopped.is_none() && !planted!("node.one-shard-stops-all")
+            || self.has_names()
     }
 
     pub fn findings(&self) -> Vec<String> {
         let mut all = self.stopped_views();
         all.extend(self.doubts().into_iter().map(|doubt| doubt.sentence));
         all.extend(self.differing());
+        let waiting = self.read_all(holdfast_cluster::moves::waiting).unwrap_or_default();
+        all.extend(waiting.into_iter().map(|why| format!("{MOVE_WAITS}{why}")));
         all.extend(self.findings.held().iter().cloned());
         // Snapshots that are damaged, or could not be taken.
         all.extend(self.views.all().into_iter().flat_map(|(_, view)| view.status().reports));

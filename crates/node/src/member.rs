@@ -27,6 +27,8 @@ pub const BEAT_MS: u64 = 500;
 pub const STALE_MS: u64 = BEAT_MS * holdfast_cluster::cluster::BEATS_DEAD as u64 / 2;
 /// How often the leader tells the free space of nodes that are no controllers.
 const USAGE_MS: u64 = 10_000;
+/// How often who lacks the names of a shard asks whether another node has them, and leads.
+const HAND_OVER_REST_MS: u64 = 60_000;
 /// A beat to the leader is worth nothing after this.
 const BEAT_DEADLINE_MS: u32 = 2000;
 
@@ -67,6 +69,7 @@ pub struct Member {
     liveness: Liveness,
     lead: Lead,
     next_beat_ns: u64,
+    next_hand_over_ns: u64,
     next_usage_ns: u64,
     /// The last entry of the cluster topic that was seen here.
     log_seen: Index,
@@ -100,6 +103,7 @@ impl Member {
             options,
             lead,
             next_beat_ns: 0,
+            next_hand_over_ns: 0,
             next_usage_ns: 0,
             log_seen: Index(0),
             beats_seen: BTreeMap::new(),
@@ -135,14 +139,11 @@ impl Member {
             )));
         }
         let stopped = self.node.shards.all().filter_map(|(_, fold)| fold.status().stopped);
-        let mut has_names = true;
-        for e in stopped {
-            // A new start mends it: it takes over a snapshot.
-            if e.message.contains(TRIMMED) {
-                return Err(e);
-            }
-            has_names = false;
+        // A new start mends it: it takes over a snapshot.
+        if let Some(e) = stopped.into_iter().find(|e| e.message.contains(TRIMMED)) {
+            return Err(e);
         }
+        let has_root = self.node.has_root();
         if applied != self.log_seen {
             self.log_seen = applied;
             self.node.heard_log_ns.store(now_ns.max(1), Ordering::Relaxed);
@@ -156,15 +157,28 @@ impl Member {
         let leader = term.map(|term| term.leader);
         let own_term = term.filter(|term| term.leader == id);
         let beats = self.beat(now_ns, leader, is_controller);
-        if !has_names && own_term.is_some() && beats {
-            // Who knows no names cannot command them: another node leads, if there is one.
+        if own_term.is_some() && beats && self.should_hand_over(now_ns, has_root) {
             self.node.hand_over()?;
         }
-        self.follow_leadership(now_ns, own_term.filter(|_| has_names));
+        self.follow_leadership(now_ns, own_term.filter(|_| has_root));
         if self.lead == Lead::Leads && !self.is_stale(now_ns) {
             self.judge(now_ns)?;
         }
         Ok(())
+    }
+
+    /// Who knows no names cannot command them: another node leads, if there is one. Who lacks those of one
+    /// shard commands the others, but asks now and then whether another node has all: it may be that none has,
+    /// and who gets the lead back at once has to do with it what can be done.
+    fn should_hand_over(&mut self, now_ns: u64, has_root: bool) -> bool {
+        if !has_root {
+            return true;
+        }
+        if self.node.has_names() || now_ns < self.next_hand_over_ns {
+            return false;
+        }
+        self.next_hand_over_ns = now_ns + HAND_OVER_REST_MS * 1_000_000;
+        true
     }
 
     /// Nothing here may be commanded, and reads may be behind, while this holds.
@@ -391,7 +405,8 @@ impl Node {
         let claimed = move |cluster: Result<Index>| match cluster {
             Err(e) => done(Err(e)),
             Ok(cluster) => {
-                let mut shards: Vec<u16> = node.shards.all().map(|(shard, _)| shard).collect();
+                // Those whose views have stopped here take no commands.
+                let mut shards: Vec<u16> = node.shards.going().map(|(shard, _)| shard).collect();
                 if planted!("node.first-shard-alone-claimed") {
                     shards.truncate(1);
                 }
@@ -436,7 +451,8 @@ impl Node {
             let unheard = shard > 0 && planted!("node.first-shard-alone-claimed");
             self.leading.shard(shard) != Some(epoch) && !unheard
         };
-        self.leading.cluster() != Some(self.cluster.status().epoch) || self.shards.all().any(fenced)
+        self.leading.cluster() != Some(self.cluster.status().epoch)
+            || self.shards.going().any(fenced)
     }
 
     fn free_space_told(&self) -> Vec<peer::FreeSpace> {

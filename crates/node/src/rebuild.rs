@@ -2,15 +2,19 @@
 //! files from the paths that their needles carry, large ones from their chunks' owner and path.
 //! The node is a fresh one over copies of the stores; nothing is ever removed from the originals.
 //! Which of several versions is the newest, what was renamed and what was deleted, nobody knows.
+//! Chunks of other shards are theirs again: what is in them is named there, in a directory that then
+//! moves to shard 0 as any does; chunks stay.
 
 use super::Node;
 use holdfast_base::checksum::crc32c_combine;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, Slot, StoreId};
-use holdfast_base::limits::BLOCK_BYTES;
+use holdfast_base::limits::{BLOCK_BYTES, LIST_PAGE_MAX};
 use holdfast_base::{Error, Kind, Result, path};
 use holdfast_chunk::{ChunkInfo, NEEDLE_HINT_BYTES_MAX, NeedleRead, ReplicaState, Store};
 use holdfast_cluster::command::BLOBS;
+use holdfast_cluster::moves::unfinished;
 use holdfast_cluster::{ChunkKind, Command, Location, NodeKind, Outcome, RawExtent, Remainder};
+use holdfast_wire::Call;
 use std::collections::BTreeMap;
 
 /// Where everything goes that has no path of its own.
@@ -74,23 +78,111 @@ impl Node {
         // Ids are adopted in their order. Of a chunk that two stores hold, one is enough.
         held.sort_by_key(|(info, store, _)| (info.chunk, info.damaged, *store));
         held.dedup_by_key(|(info, ..)| info.chunk);
+        // Ids begin with their shard's number.
+        let last = held.last().map_or(0, |(info, ..)| info.chunk.shard());
+        self.add_homes(last)?;
         for (info, id, store) in held {
             if let Err(e) = self.adopt(info, id, &store, &mut found, &mut rebuilt) {
                 rebuilt.refused.push(format!("chunk `{}`: {e}", info.chunk));
             }
         }
-        let parents = Command::MakeDir {
-            path: RECOVERED.to_owned(),
-            kind: NodeKind::Directory,
-            mode: 0o755,
-            mtime: self.now_ns(),
-            class: None,
-            parents: true,
-        };
-        self.propose_and_wait(parents, Durability::Durable)?;
+        self.make_dir(RECOVERED)?;
         self.name_large(&mut found, &mut rebuilt);
         self.name_small(found, &mut rebuilt);
+        for shard in 1..=last {
+            if let Err(e) = self.bring_home(shard, &mut rebuilt) {
+                let home = home_of(shard);
+                rebuilt.refused.push(format!("files of shard {shard} are below `{home}`: {e}"));
+            }
+        }
         Ok(rebuilt)
+    }
+
+    /// The shards up to this one, each with a directory for what is in its chunks.
+    fn add_homes(&self, last: u16) -> Result<()> {
+        for shard in 1..=last {
+            self.propose_to(0, &Command::AddShard { shard })?;
+        }
+        self.open_shards()?;
+        for shard in 1..=last {
+            let dir = home_of(shard);
+            self.make_dir(&dir)?;
+            self.propose_to(0, &Command::Forward { dir, to: shard })?;
+        }
+        self.finish_moves()
+    }
+
+    fn propose_to(&self, shard: u16, command: &Command) -> Result<()> {
+        let asked = |done| {
+            self.propose_in(shard, Call::default(), command, Durability::Durable, done);
+        };
+        self.wait_for::<Outcome>(asked).map(drop)
+    }
+
+    /// As who leads does; nobody else is here.
+    fn finish_moves(&self) -> Result<()> {
+        loop {
+            let left = self.read_all(unfinished)?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            left.iter().try_for_each(|step| self.propose_to(step.shard, &step.command))?;
+        }
+    }
+
+    /// Gives the names of a shard's chunks to shard 0, and then those in its directory their places.
+    fn bring_home(&self, shard: u16, rebuilt: &mut RebuiltNames) -> Result<()> {
+        let dir = home_of(shard);
+        self.propose_to(shard, &Command::Freeze { dir: dir.clone(), to: 0 })?;
+        self.finish_moves()?;
+        self.merge(&dir, "", rebuilt)
+    }
+
+    /// Puts what is in a directory of shard 0 into another one, and ends it. What is in the way stays.
+    fn merge(&self, from: &str, to: &str, rebuilt: &mut RebuiltNames) -> Result<()> {
+        loop {
+            let page = self.read_all(|all| all.list(from, None, LIST_PAGE_MAX))??;
+            for name in page.entries.iter().map(|entry| &entry.name) {
+                let (from, to) = (format!("{from}/{name}"), format!("{to}/{name}"));
+                let is_dir = |path: &str| {
+                    let found = self.read_all(|all| all.lookup(path))?;
+                    Ok::<_, Error>(found?.map(|info| info.kind.is_container()))
+                };
+                match (is_dir(&from)?, is_dir(&to)?) {
+                    (Some(true), Some(true)) => self.merge(&from, &to, rebuilt)?,
+                    (_, None) => self.rename(&from, to)?,
+                    // Something else has the name.
+                    (is_dir, Some(_)) => {
+                        let aside = format!("{RECOVERED}/other{to}");
+                        if let Some((above, _)) = path::split(&aside) {
+                            self.make_dir(above)?;
+                        }
+                        self.rename(&from, aside)?;
+                        if is_dir == Some(false) {
+                            rebuilt.files -= 1;
+                            rebuilt.elsewhere += 1;
+                        }
+                    }
+                }
+            }
+            if !page.more {
+                break;
+            }
+        }
+        let delete = Command::Delete { path: from.to_owned(), recursive: false };
+        self.propose_and_wait(delete, Durability::Memory).map(drop)
+    }
+
+    fn rename(&self, from: &str, to: String) -> Result<()> {
+        let rename = Command::Rename { from: from.to_owned(), to, replace: false };
+        self.propose_and_wait(rename, Durability::Memory).map(drop)
+    }
+
+    fn make_dir(&self, path: &str) -> Result<()> {
+        let (path, kind, mode, mtime) =
+            (path.to_owned(), NodeKind::Directory, 0o755, self.now_ns());
+        let make = Command::MakeDir { path, kind, mode, mtime, class: None, parents: true };
+        self.propose_and_wait(make, Durability::Durable).map(drop)
     }
 
     fn now_ns(&self) -> i64 {
@@ -145,6 +237,7 @@ impl Node {
             .ok()
             .filter(|path| path.len() <= HINT_WHOLE_MAX && path::check(path).is_ok());
         let begun = path.clone().unwrap_or_else(|| recovered_file(info.owner));
+        let begun = format!("{}{begun}", home_of(info.chunk.shard()));
         let (class, mode, mtime) = (None, 0o644, self.now_ns());
         let begin = Command::Begin { path: begun, class, mode, mtime };
         let Outcome::File { file } = self.propose_and_wait(begin, Durability::Memory)? else {
@@ -182,17 +275,15 @@ impl Node {
     }
 
     fn close_as(&self, path: &str, large: &Large, remainder: Option<Remainder>) -> Result<()> {
-        let mtime = self.now_ns();
-        if let Some((parent, _)) = path::split(path).filter(|(parent, _)| *parent != "/") {
-            let (path, kind, mode, class) = (parent.to_owned(), NodeKind::Directory, 0o755, None);
-            let make = Command::MakeDir { path, kind, mode, mtime, class, parents: true };
-            self.propose_and_wait(make, Durability::Memory)?;
+        let (mtime, path) = (self.now_ns(), format!("{}{path}", home_of(large.file.shard())));
+        if let Some((parent, _)) = path::split(&path).filter(|(parent, _)| *parent != "/") {
+            self.make_dir(parent)?;
         }
         let size = large.extents.iter().map(|extent| extent.length).sum::<u64>()
             + remainder.map_or(0, |remainder| remainder.length);
         let close = Command::Close {
             file: large.file,
-            path: path.to_owned(),
+            path,
             size,
             crc: None,
             extents: large.extents.clone(),
@@ -239,7 +330,7 @@ impl Node {
 
     fn put(&self, path: &str, version: Version) -> Result<()> {
         let put = Command::Put {
-            path: path.to_owned(),
+            path: format!("{}{path}", home_of(version.pointer.chunk.shard())),
             kind: NodeKind::File,
             mode: 0o644,
             mtime: self.now_ns(),
@@ -300,6 +391,14 @@ fn whole_crc(read: &NeedleRead) -> u32 {
         left -= bytes;
     }
     whole
+}
+
+/// Where names of a shard's chunks are until they are brought to their places.
+fn home_of(shard: u16) -> String {
+    match shard {
+        0 => String::new(),
+        shard => format!("/.names-of-shard-{shard}"),
+    }
 }
 
 fn recovered_file(number: u64) -> String {

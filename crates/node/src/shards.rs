@@ -97,6 +97,11 @@ impl ShardFolds {
         let open = others.filter_map(|(shard, fold)| Some((shard, fold.get()?)));
         std::iter::once((0, &self.root)).chain(open)
     }
+
+    /// Those of them whose views go on.
+    pub(crate) fn going(&self) -> impl Iterator<Item = (u16, &Arc<Fold<Namespace>>)> {
+        self.all().filter(|(_, fold)| fold.status().stopped.is_none())
+    }
 }
 
 /// A shard that the log says was added has its topic once whoever keeps the log has opened its own fold of it:
@@ -220,7 +225,7 @@ impl Node {
         let over = |session: &SessionId| {
             self.check_session(*session).is_err_and(|e| e.kind == Kind::Fenced)
         };
-        let others = self.shards.all().skip(1);
+        let others = self.shards.going().filter(|(shard, _)| *shard != 0);
         let left = others.flat_map(|(shard, fold)| {
             let sessions = fold.sessions().into_iter().map(|(session, _)| session);
             sessions.filter(over).map(move |session| (shard, session)).collect::<Vec<_>>()
@@ -271,14 +276,18 @@ impl Node {
         self.read_chunks(chunk.shard(), read)
     }
 
-    /// Asks every shard for some of its chunks, one shard after the other.
+    /// Asks every shard whose view goes on for some of its chunks, one shard after the other.
     pub fn gather_chunks<T, I: IntoIterator<Item = T>>(
         &self,
         mut read: impl FnMut(&Chunks) -> I,
     ) -> Result<Vec<T>> {
         let mut all = Vec::new();
-        for (_, fold) in self.shards.all() {
-            all.extend(fold.read(|view, _| read(view.chunks()))?);
+        // Without the map it is not known which there are.
+        self.shards.root().read(|_, _| ())?;
+        for (_, fold) in self.shards.going() {
+            // One that has stopped meanwhile is left out, too.
+            let found = fold.read(|view, _| read(view.chunks()));
+            all.extend(found.into_iter().flatten());
         }
         Ok(all)
     }

@@ -79,6 +79,13 @@ pub fn move_directory(node: &Node, dir: String, to: u16, reply: Reply) {
             let name = dir.trim_matches('/');
             let is_frozen = view.borders().moves().frozen().any(|(frozen, _)| frozen == name);
             let has_content = view.lookup(&dir).is_some_and(|info| info.size > 0);
+            if keeper != to
+                && !is_frozen
+                && let Ok(target) = all.get(to)
+            {
+                // Once it has left, nobody has it until there is room.
+                target.check_gets(&dir)?;
+            }
             Ok((keeper, is_frozen, has_content))
         })?
     });

@@ -1,6 +1,7 @@
 //! Stories of one cluster that a test directs: a node that slept through a trim of the log, one that
 //! was cut off for as long while it ran, one whose view differs from all others.
 
+use holdfast_base::Error;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions};
@@ -874,4 +875,46 @@ fn remove_all(disk: &impl Disk, directory: &Path) {
     for entry in disk.list(directory).unwrap() {
         disk.remove(&directory.join(entry.name)).unwrap();
     }
+}
+
+/// Who lacked the names of one shard handed the lead on with every beat, and commanded nothing. Where that
+/// shard had stopped on all nodes, nobody led: nothing was looked after in any other either.
+#[test]
+fn where_one_shard_has_stopped_everywhere_the_others_are_looked_after() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(30, 3);
+        scene.propose(2, Command::AddShard { shard: 1 }).unwrap();
+        let is_open = |scene: &Scene, number| scene.node(number).unwrap().shards.get(1).is_ok();
+        assert!(scene.until(30 * SECOND, |scene| (1..=3).all(|number| is_open(scene, number))));
+        scene.run_for(5 * SECOND);
+        let leaders = |scene: &Scene| {
+            (1..=3).filter(|number| scene.node(*number).unwrap().leads()).collect::<Vec<_>>()
+        };
+        let stop = |scene: &Scene, number| {
+            let node = scene.node(number).unwrap();
+            node.shards.get(1).unwrap().stop(Error::corrupt("one of its bits flipped"));
+        };
+        let first = leaders(&scene)[0];
+        stop(&scene, first);
+        let another = |scene: &Scene| leaders(scene).first().is_some_and(|leader| *leader != first);
+        assert!(scene.until(20 * SECOND, another), "another one has all shards");
+        (1..=3).for_each(|number| stop(&scene, number));
+        put(&mut scene, 2, 0..20);
+        for seed in 0..20 {
+            scene.delete(2, &format!("/f{seed}")).unwrap();
+        }
+        let mut led = 0;
+        for _ in 0..120 {
+            scene.run_for(SECOND);
+            led += usize::from(leaders(&scene).len() == 1);
+        }
+        assert!(led > 90, "for {led} seconds of 120 somebody led");
+        let is_freed = scene
+            .node(2)
+            .unwrap()
+            .shards
+            .root()
+            .read(|view, _| !view.names().needs_reclaim() && view.chunks().freed().1.is_none());
+        assert!(is_freed.unwrap(), "what was deleted is freed");
+    });
 }

@@ -6,6 +6,9 @@ use holdfast_base::{codec_enum, codec_struct};
 /// How a finding about a view that has stopped begins.
 pub const STOPPED_VIEW: &str = "the view has stopped: topic";
 
+/// How a finding begins about a directory that cannot go on from shard to shard.
+pub const MOVE_WAITS: &str = "a move waits: ";
+
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {

@@ -33,7 +33,7 @@ pub struct AsyncReader {
 impl AsyncClient {
     /// Opens a file for reading. Of a multifile, list it and open its files.
     pub async fn open(&self, path: &str) -> Result<AsyncReader> {
-        AsyncReader::new(self, self.described(path).await?)
+        AsyncReader::new(self, self.patiently(|| self.described(path)).await?)
     }
 
     /// Starts a file. It appears at its close; without one, nobody ever sees it.

@@ -4,6 +4,7 @@
 
 use super::{Client, PUT_ATTEMPTS_MAX, decode};
 use crate::connection::{ClientOptions, RECONNECT_PAUSE_MAX, RequestId, Response};
+use crate::patience::{Patience, is_for_now};
 use crate::region::Mapping;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::SessionId;
@@ -30,31 +31,9 @@ pub(crate) fn rest(pause: Duration) {
     Stop::new().sleep_until_stop(pause);
 }
 
-/// How long somebody has waited already, from the first refusal on: the time of the attempts, too,
-/// which is most of it where a node waits for another one before it refuses.
-#[derive(Default)]
-pub(crate) struct Patience {
-    since: Option<RealClock>,
-    pause: Duration,
-}
-
-impl Patience {
-    /// Sleeps before the next attempt; false once the options allow no more.
-    pub(crate) fn wait(&mut self, options: &ClientOptions) -> bool {
-        let since = self.since.get_or_insert_with(RealClock::new);
-        let waited = Duration::from_nanos(since.monotonic_ns());
-        let pause = self.pause_after(waited, options);
-        pause.map(rest).is_some()
-    }
-
-    /// How long to rest now; none once all that the options allow has passed.
-    fn pause_after(&mut self, waited: Duration, options: &ClientOptions) -> Option<Duration> {
-        self.pause = match self.pause {
-            Duration::ZERO => options.reconnect_pause,
-            before => (before * 2).min(RECONNECT_PAUSE_MAX),
-        };
-        (waited + self.pause <= options.patience).then_some(self.pause)
-    }
+/// Sleeps before the next attempt; false once the options allow no more.
+pub(crate) fn waits(patience: &mut Patience, options: &ClientOptions) -> bool {
+    patience.next(options).map(rest).is_some()
 }
 
 impl Client {
@@ -123,7 +102,7 @@ impl Client {
                         && written < PUT_ATTEMPTS_MAX
                         && self.write_again(ticket, &mut written)
                     || self.is_refused_for_now(ticket)
-                        && patience.wait(&self.options)
+                        && waits(&mut patience, &self.options)
                         && self.connection.submit_again(ticket.request, |_| {})
             };
             if !again {
@@ -183,10 +162,7 @@ impl Client {
     fn is_refused_for_now(&self, ticket: Ticket) -> bool {
         self.session.is_numbered(ticket.request)
             && self.connection.failure().is_none()
-            && self
-                .connection
-                .error(ticket.request)
-                .is_some_and(|(e, _)| e.kind == Kind::Retry && !e.wants_bytes_again())
+            && self.connection.error(ticket.request).is_some_and(|(e, _)| is_for_now(e))
     }
 
     /// A seal cut off what the node had stored of it: that is its number's answer for good.
@@ -282,7 +258,7 @@ impl Client {
                 Err(e)
                     if e.kind == Kind::Retry
                         && self.connection.failure().is_none()
-                        && patience.wait(&self.options) => {}
+                        && waits(&mut patience, &self.options) => {}
                 answer => return answer,
             }
         }
@@ -314,7 +290,7 @@ impl Client {
         let mut patience = Patience::default();
         let session: SessionId = loop {
             match self.ask(wire::OP_OPEN_SESSION, &()) {
-                Err(e) if e.kind == Kind::Retry && patience.wait(&self.options) => {}
+                Err(e) if e.kind == Kind::Retry && waits(&mut patience, &self.options) => {}
                 other => break other?,
             }
         };
@@ -334,37 +310,5 @@ impl Client {
         }
         // The frame was reused under the copy: the name now stands for something else.
         Err(Error::retry(format!("get `{path}`: it was replaced while it was read, try again")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Only the rests between attempts were counted, and a node whose log's host is away refuses after
-    /// seconds: twenty seconds of patience were a minute.
-    #[test]
-    fn the_time_of_the_attempts_counts() {
-        let options = ClientOptions {
-            patience: Duration::from_secs(20),
-            reconnect_pause: Duration::from_millis(50),
-            ..ClientOptions::default()
-        };
-        // Attempts that take so long, each answered with a refusal: how long it takes in all.
-        let whole = |attempt: Duration| {
-            let (mut patience, mut now) = (Patience::default(), Duration::ZERO);
-            while let Some(pause) = patience.pause_after(now, &options) {
-                now += pause + attempt;
-            }
-            now
-        };
-        let bound = |attempt| options.patience + attempt;
-        for attempt in [0, 1, 3, 10].map(Duration::from_secs) {
-            let took = whole(attempt);
-            assert!(took <= bound(attempt), "{took:?} with attempts of {attempt:?}");
-            assert!(took >= options.patience - RECONNECT_PAUSE_MAX, "{took:?}");
-        }
-        let none = ClientOptions::default();
-        assert_eq!(Patience::default().pause_after(Duration::ZERO, &none), None);
     }
 }

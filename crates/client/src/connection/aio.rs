@@ -8,6 +8,7 @@ use super::{
     ClientOptions, GREETING_BYTES, RECONNECT_PAUSE_MAX, RequestId, Response, check_body,
     connect_error, handshake,
 };
+use crate::patience::{Patience, is_for_now};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{Endpoint, Handshake, Wait};
@@ -109,6 +110,14 @@ impl AsyncConnection {
         lock(&self.0.0).options.reconnect_pause
     }
 
+    /// How long to rest before what was refused for now is asked again over this connection, which works;
+    /// none once the options allow no more.
+    pub fn rest_before(&self, patience: &mut Patience) -> Option<Duration> {
+        let state = lock(&self.0.0);
+        let works = state.health == Health::Up && state.core.failure().is_none();
+        works.then(|| patience.next(&state.options)).flatten()
+    }
+
     /// Sends a request, with a copy kept if it may be sent again. Waits while too much is on its
     /// way, and while the connection is made anew.
     pub async fn submit(
@@ -151,6 +160,12 @@ impl Request {
     pub fn is_fenced(&self) -> bool {
         let state = lock(&self.handle.0);
         state.core.error(self.id).is_some_and(|(e, in_doubt)| e.kind == Kind::Fenced && !in_doubt)
+    }
+
+    /// Whether it may succeed later, as it is.
+    pub fn is_refused_for_now(&self) -> bool {
+        let state = lock(&self.handle.0);
+        state.core.error(self.id).is_some_and(|(e, _)| is_for_now(e))
     }
 
     /// Whether it succeeds as a new request with the same bytes: see [`Error::wants_bytes_again`].

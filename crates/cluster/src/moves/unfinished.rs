@@ -5,6 +5,7 @@ use super::{Arriving, Frozen, Left, Stamp};
 use crate::borders::{Forwarded, Given};
 use crate::{AllShards, Command, Namespace};
 use holdfast_base::ids::{Durability, Index};
+use holdfast_base::{Kind, Result};
 
 /// Names that one entry forgets.
 const FORGET_MAX: u32 = 4096;
@@ -20,7 +21,29 @@ pub struct Unfinished {
     pub behind: Option<u16>,
 }
 
+/// Which of all that moves an entry is of, with what it does: the same for all parts of a directory.
+pub type Errand = (u16, &'static str, String);
+
 impl Unfinished {
+    pub fn errand(&self) -> Errand {
+        let (doing, what) = match &self.command {
+            Command::Take { dir, .. } => ("take parts of", dir.clone()),
+            Command::Depart { dir, .. } => ("let go", dir.clone()),
+            Command::Arrive { dir, .. } | Command::Own { dir, .. } => ("take", dir.clone()),
+            Command::Discard { dir, .. } => ("discard parts of", dir.clone()),
+            Command::LetGo { from, .. } => ("let bytes go of", format!("shard {from}")),
+            Command::LetGone { home, .. } => ("note what is let go by", format!("shard {home}")),
+            _ => ("forget", "names that have left".to_owned()),
+        };
+        (self.shard, doing, what)
+    }
+
+    /// What the shard that it goes to would answer, as it is seen here: what is refused is not to be
+    /// written, again and again.
+    pub fn check(&self, all: &AllShards<'_>) -> Result<()> {
+        all.get(self.shard)?.check_step(&self.command)
+    }
+
     /// How the entry is to be kept.
     pub fn durability(&self) -> Durability {
         match self.behind {
@@ -36,6 +59,29 @@ fn after(shard: u16, command: Command, behind: u16) -> Unfinished {
 
 fn by_and_by(shard: u16, command: Command) -> Unfinished {
     Unfinished { shard, command, behind: None }
+}
+
+/// What waits for a person: a sentence each, with what to do. Every node sees it in its views.
+pub fn waiting(all: &AllShards<'_>) -> Vec<String> {
+    let refused = |step: Unfinished| {
+        let e = step.check(all).err().filter(|e| e.kind != Kind::Retry)?;
+        let (shard, doing, what) = step.errand();
+        let name = what.trim_start_matches('/');
+        let source = all.iter().find(|view| view.borders().moves().frozen.contains_key(name));
+        let or_back = source.map_or(String::new(), |source| {
+            format!(
+                ", or take the move back (`holdfast shard move {what} --to {}`); until then `{what}` \
+                 is read and takes no changes",
+                source.shard()
+            )
+        });
+        Some(format!(
+            "shard {shard} cannot {doing} `{what}`: {}: it goes on by itself once shard {shard} can: \
+             delete there what nobody needs, or move another directory away from it{or_back}",
+            e.message
+        ))
+    };
+    unfinished(all).into_iter().filter_map(refused).collect()
 }
 
 /// The next entry of everything that moves, of each at most one.

@@ -161,8 +161,8 @@ impl Names {
         before: Option<Arriving>,
         nodes: &[PartNode],
     ) -> Result<(u32, u32)> {
+        self.check_taken(chunks, before, nodes)?;
         let mut chain = before.map_or(Vec::new(), |arriving| self.chain(&arriving));
-        self.check_part(chunks, &chain, nodes)?;
         if chain.is_empty() {
             let (kind, class) = (NodeKind::Directory, StorageClass::DEFAULT);
             let root = self.nodes.make(kind, 0, 0, class);
@@ -176,6 +176,17 @@ impl Names {
             chain.push(self.take_node(chunks, parent, node));
         }
         Ok((chain[0], chain[chain.len() - 1]))
+    }
+
+    /// Refuses what [`Names::take_part`] does not take.
+    pub(crate) fn check_taken(
+        &self,
+        chunks: &Chunks,
+        before: Option<Arriving>,
+        nodes: &[PartNode],
+    ) -> Result<()> {
+        let chain = before.map_or(Vec::new(), |arriving| self.chain(&arriving));
+        self.check_part(chunks, &chain, nodes)
     }
 
     fn take_node(&mut self, chunks: &mut Chunks, parent: u32, node: &PartNode) -> u32 {
@@ -302,11 +313,9 @@ impl Names {
         root: u32,
         attributes: &DirAttributes,
     ) -> Result<()> {
+        self.check_arrive(dir)?;
         let name = top(dir);
         if let Some(at) = self.in_root(name) {
-            if !self.is_container(at) || self.child_count(at) > 0 {
-                return Err(Error::exists("something of its name is there"));
-            }
             self.unlink(at);
             self.drop_node(chunks, Index(0), at);
         }
@@ -315,6 +324,24 @@ impl Names {
         self.attach(root, ROOT);
         self.set_dir(root, attributes);
         Ok(())
+    }
+
+    /// Refuses where an empty directory is not all that is in the place.
+    pub(crate) fn check_arrive(&self, dir: &str) -> Result<()> {
+        match self.in_root(top(dir)) {
+            Some(at) if !self.is_container(at) || self.child_count(at) > 0 => {
+                Err(Error::exists("something of its name is there"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses where a directory and all that may be above it would find no room.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        match self.nodes.has_room(PATH_DEPTH_MAX + 1) {
+            true => Ok(()),
+            false => Err(Error::full("the shard holds as many nodes as it can: delete some")),
+        }
     }
 
     pub(super) fn set_dir(&mut self, at: u32, attributes: &DirAttributes) {
@@ -331,9 +358,7 @@ impl Names {
         attributes: &DirAttributes,
         is_root: bool,
     ) -> Result<()> {
-        if !self.nodes.has_room(PATH_DEPTH_MAX + 1) {
-            return Err(Error::full("the shard holds as many nodes as it can: delete some"));
-        }
+        self.check_room()?;
         let at = self.in_root(top(dir)).ok_or_else(|| Error::not_found("it does not exist"))?;
         self.unlink(at);
         self.leave(at);

@@ -60,6 +60,16 @@ impl Names {
         self.drop_node(chunks, index, at);
     }
 
+    /// Refuses what [`Names::take_dir`] does not take.
+    pub(crate) fn check_dir(&self, dir: &str) -> Result<()> {
+        match self.spot(dir, NodeKind::Directory, false)?.existing {
+            Some(at) if self.kind(at) != NodeKind::Directory => {
+                Err(Error::exists(format!("a {} is there", self.kind(at).name())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Puts in a directory of the root, or gives the one that is there these attributes.
     pub(crate) fn take_dir(
         &mut self,
@@ -68,12 +78,10 @@ impl Names {
         attributes: &DirAttributes,
     ) -> Result<()> {
         let DirAttributes { mode, mtime, class, .. } = attributes;
+        self.check_dir(dir)?;
         let spot = self.spot(dir, NodeKind::Directory, false)?;
         let at = match spot.existing {
-            Some(at) if self.kind(at) == NodeKind::Directory => at,
-            Some(at) => {
-                return Err(Error::exists(format!("a {} is there", self.kind(at).name())));
-            }
+            Some(at) => at,
             None => {
                 let (kind, class) = (NodeKind::Directory, Some(*class));
                 let fresh = Fresh { kind, mode: *mode, mtime: *mtime, class };

@@ -9,7 +9,7 @@ use crate::command::METADATA_BYTES_MAX;
 use crate::namespace::{MODE_MAX, STEPS_MAX, Shown, misrouted};
 use crate::{Command, NodeKind, Outcome, StorageClass};
 use holdfast_base::ids::Index;
-use holdfast_base::limits::{PATH_BYTES_MAX, PATH_DEPTH_MAX};
+use holdfast_base::limits::PATH_BYTES_MAX;
 use holdfast_base::{Error, Result, path};
 
 /// Where a new name goes.
@@ -111,9 +111,7 @@ impl Names {
         if spot.missing.is_empty() {
             spot.existing = self.child(spot.parent, name.as_bytes());
         }
-        if !self.nodes.has_room(PATH_DEPTH_MAX + 1) {
-            return Err(Error::full("the shard holds as many nodes as it can: delete some"));
-        }
+        self.check_room()?;
         Ok(spot)
     }
 

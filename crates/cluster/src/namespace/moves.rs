@@ -25,24 +25,59 @@ impl Namespace {
         part: u32,
         nodes: &[PartNode],
     ) -> Result<Outcome> {
+        let Some(before) = self.turn_of(dir, stamp, part)? else { return Ok(Outcome::Done {}) };
+        let (root, last) = self.names.take_part(&mut self.chunks, before, nodes)?;
+        let arriving = Arriving { stamp, parts: part + 1, root, last };
+        self.borders.moves_mut().arriving.insert(top(dir).to_owned(), arriving);
+        Ok(Outcome::Done {})
+    }
+
+    /// What came before a part whose turn it is; `None` for one that is late.
+    fn turn_of(&self, dir: &str, stamp: Stamp, part: u32) -> Result<Option<Option<Arriving>>> {
         check_dir(dir)?;
         let name = top(dir);
         if !self.borders.check_own(name, stamp.number)? {
-            return Ok(Outcome::Done {});
+            return Ok(None);
         }
-        let before = match self.borders.moves().turn(name, stamp, part)? {
-            Turn::Late => return Ok(Outcome::Done {}),
+        match self.borders.moves().turn(name, stamp, part)? {
+            Turn::Late => Ok(None),
             // Else it might have names of bytes that an earlier freeze's parts still have.
             Turn::First if self.names.is_leaving() => {
-                return Err(Error::retry("names that have left are not forgotten yet: ask again"));
+                Err(Error::retry("names that have left are not forgotten yet: ask again"))
             }
-            Turn::First => None,
-            Turn::Next(before) => Some(before),
-        };
-        let (root, last) = self.names.take_part(&mut self.chunks, before, nodes)?;
-        let arriving = Arriving { stamp, parts: part + 1, root, last };
-        self.borders.moves_mut().arriving.insert(name.to_owned(), arriving);
-        Ok(Outcome::Done {})
+            Turn::First => Ok(Some(None)),
+            Turn::Next(before) => Ok(Some(Some(before))),
+        }
+    }
+
+    /// What this shard would answer to the next entry of a move, as it is now: asked before that is
+    /// written, for one that is refused is in the log all the same.
+    pub(crate) fn check_step(&self, command: &Command) -> Result<()> {
+        match command {
+            Command::Take { dir, stamp, part, nodes } => match self.turn_of(dir, *stamp, *part)? {
+                Some(before) => self.names.check_taken(&self.chunks, before, nodes),
+                None => Ok(()),
+            },
+            Command::Depart { .. } => self.names.check_room(),
+            Command::Arrive { dir, stamp, parts, .. } => {
+                match self.borders.check_own(top(dir), stamp.number)? {
+                    true if *parts > 0 => self.names.check_arrive(dir),
+                    true => self.names.check_dir(dir),
+                    false => Ok(()),
+                }
+            }
+            Command::Own { dir, number, .. } => match self.borders.check_own(top(dir), *number)? {
+                true => self.names.check_dir(dir),
+                false => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether one more directory can be given to this shard: before it leaves where it is.
+    pub fn check_gets(&self, dir: &str) -> Result<()> {
+        let checked = self.borders.check_gets(top(dir)).and_then(|()| self.names.check_room());
+        checked.map_err(|e| e.context(format_args!("give `{dir}` to shard {}", self.shard())))
     }
 
     pub(super) fn depart(&mut self, dir: &str, freeze: Index, parts: u32) -> Result<Outcome> {

@@ -112,6 +112,30 @@ impl World {
     }
 }
 
+impl World {
+    /// The log and the snapshots are lost: another node begins on what the stores have.
+    pub fn lose_log(&mut self) {
+        self.server = None;
+        let old = self.node.take().map(|node| Arc::downgrade(&node)).unwrap();
+        while old.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+        let aside = self.data.with_extension("lost");
+        std::fs::rename(&self.data, &aside).unwrap();
+        Node::make_directory(&RealDisk, &self.data).unwrap();
+        std::fs::create_dir_all(self.data.join("chunks")).unwrap();
+        for entry in std::fs::read_dir(aside.join("chunks")).unwrap().map(|entry| entry.unwrap()) {
+            if entry.file_type().unwrap().is_file() && entry.file_name() != "LOCK" {
+                let to = self.data.join("chunks").join(entry.file_name());
+                std::fs::copy(entry.path(), to).unwrap();
+            }
+        }
+        std::fs::remove_dir_all(aside).unwrap();
+        self.node = Some(open(&self.data, self.chunk_bytes));
+        self.serve();
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.server = None;

@@ -2,6 +2,7 @@
 //! replica; what did not come to its switch rests for longer each time, and is tried for as long as
 //! it takes. What a switch waits for is `holdfast_cluster::compaction`'s to say.
 
+use super::rest::Rest;
 use super::{Held, Keeper};
 use crate::rewrite::Attempt;
 use holdfast_base::ids::{ChunkId, FileId, Slot, StoreId};
@@ -11,20 +12,8 @@ use holdfast_cluster::compaction::is_ready;
 use holdfast_env::trial::Knob;
 use std::collections::BTreeSet;
 
-/// How long a chunk rests after its first failure; twice as long after each one that follows.
-const REST_MS: u64 = 2000;
-/// And at most: it costs the reading of a chunk on each of its stores.
+/// How long a chunk rests at most: an attempt costs the reading of a chunk on each of its stores.
 static REST_MS_MAX: Knob = Knob::new("keeper.compaction-rest-ms", 600_000, &[2000, 8000]);
-/// A compaction that has waited for so long is worth a person's look.
-const REPORT_MS: u64 = 900_000;
-
-/// Between two attempts.
-pub(super) struct Rest {
-    since_ns: u64,
-    until_ns: u64,
-    failures: u32,
-}
-
 impl Keeper {
     /// Begins what is worth it, and ends what the stores have answered. It is not waited for: a store
     /// that was cut off is given minutes, and this node's other duties must not stand still so long.
@@ -47,8 +36,8 @@ impl Keeper {
                 || info.state != holdfast_chunk::ReplicaState::Sealed
                 || writing.contains(&chunk)
                 || under_way.contains(&chunk)
-                || self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns)
-                || !self.is_worth(held)?
+                || self.resting.get(&chunk).is_some_and(|rest| !rest.is_over(now_ns))
+                || !self.is_worth(held).unwrap_or(false)
             {
                 continue;
             }
@@ -101,20 +90,12 @@ impl Keeper {
     /// It is tried again; what is broken is said at once, what waits for somebody when it has for
     /// long.
     fn rest(&mut self, chunk: ChunkId, now_ns: u64, e: Error) {
-        let rest = self.resting.entry(chunk).or_insert(Rest {
-            since_ns: now_ns,
-            until_ns: now_ns,
-            failures: 0,
-        });
-        let wanted_ms = REST_MS << rest.failures.min(20);
-        if wanted_ms > REST_MS_MAX.get() {
+        let rest = self.resting.entry(chunk).or_insert(Rest::new(now_ns));
+        if rest.failed(now_ns, REST_MS_MAX.get()) {
             REST_MS_MAX.cross();
         }
-        rest.until_ns = now_ns + wanted_ms.min(REST_MS_MAX.get()) * 1_000_000;
-        rest.failures += 1;
         let waits = matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced);
-        let long = now_ns.saturating_sub(rest.since_ns) >= REPORT_MS * 1_000_000;
-        if !waits || long {
+        if !waits || rest.is_long(now_ns) {
             self.node.report_failure("compact chunks, which is tried again", &e);
         }
     }
@@ -134,7 +115,7 @@ impl Keeper {
             none_left.filter(has_old).collect::<Vec<_>>()
         })?;
         for chunk in gone.into_iter().take(self.options.compactions) {
-            if self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns) {
+            if self.resting.get(&chunk).is_some_and(|rest| !rest.is_over(now_ns)) {
                 continue;
             }
             let ended = node.go_back(chunk);

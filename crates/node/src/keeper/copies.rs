@@ -119,10 +119,7 @@ impl Keeper {
             return Ok(());
         }
         self.copies_next_ns = now_ns + RAISE_EVERY_MS * 1_000_000;
-        for (shard, _) in node.shards.all() {
-            self.raise_copies_of(shard, now_ns)?;
-        }
-        Ok(())
+        self.each_shard(|keeper, shard| keeper.raise_copies_of(shard, now_ns))
     }
 
     fn raise_copies_of(&mut self, shard: u16, now_ns: u64) -> Result<()> {

@@ -4,45 +4,93 @@
 //! from the views, by `holdfast_cluster::moves`.
 
 use super::Keeper;
-use holdfast_base::Result;
+use super::rest::Rest;
 use holdfast_base::ids::{Durability, Index};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::Command;
-use holdfast_cluster::moves::{Unfinished, began_at, unfinished};
-use holdfast_env::sometimes;
-use std::collections::BTreeMap;
+use holdfast_cluster::moves::{Errand, Unfinished, began_at, unfinished};
+use holdfast_env::{planted, sometimes};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Entries that a round proposes of each move: the other housekeeping waits meanwhile.
 const ENTRIES_MAX: usize = 256;
+/// How long an entry that was refused is not tried again, at most.
+const REST_MS_MAX: u64 = 600_000;
 
-/// By directory, the freeze of which this node has proposed an entry in its life.
-pub(super) type Taking = BTreeMap<String, Index>;
+/// What this node remembers of moves; nothing that it could not do without.
+#[derive(Default)]
+pub(super) struct Moving {
+    /// By directory, the freeze of which this node has proposed an entry in its life.
+    taking: BTreeMap<String, Index>,
+    /// Entries that were refused though the views here did not say that they would be.
+    resting: BTreeMap<Errand, Rest>,
+}
 
 impl Keeper {
     pub(super) fn open_shards(&mut self, _now_ns: u64) -> Result<()> {
         self.node.open_shards()
     }
 
-    /// Has the shards do what is next of all that moves. What cannot go on holds up nothing else.
-    pub(super) fn finish_moves(&mut self, _now_ns: u64) -> Result<()> {
+    /// Has the shards do what is next of all that moves. What cannot go on holds up nothing else: what a
+    /// shard would refuse is not written (`moves::waiting` tells people of it), and what fails all the same
+    /// is left alone for the rest of the round, or for longer. Answers with the first that failed.
+    pub(super) fn finish_moves(&mut self, now_ns: u64) -> Result<()> {
         let node = self.node.clone();
+        let mut failed: BTreeSet<Errand> = BTreeSet::new();
+        let mut first = Ok(());
         for _ in 0..ENTRIES_MAX {
-            let Some(claim) = node.leading.shard(0) else { return Ok(()) };
+            let Some(claim) = node.leading.shard(0) else { break };
             if node.is_behind() {
-                return Ok(());
+                break;
             }
-            let left = node.read_all(unfinished)?;
-            if left.is_empty() {
-                self.taking.clear();
-                return Ok(());
+            // What the log keeps for what frees space is not for names, wherever they come from.
+            let has_room = node.takes_names().is_ok();
+            let (left, refused) = node.read_all(|all| {
+                let finds_room =
+                    |step: &Unfinished| has_room || !matches!(step.command, Command::Take { .. });
+                let can = |step: &Unfinished| {
+                    finds_room(step)
+                        && (step.check(all).is_ok() || planted!("node.refused-moves-are-written"))
+                };
+                unfinished(all).into_iter().partition::<Vec<_>, _>(can)
+            })?;
+            if left.is_empty() && refused.is_empty() {
+                self.moving.taking.clear();
             }
-            let mut first = Ok(());
+            let is_left = |errand: &Errand| left.iter().any(|step| step.errand() == *errand);
+            self.moving.resting.retain(|errand, _| is_left(errand));
+            let mut went_on = false;
             for step in left {
-                let done = self.carry_on(&step, claim);
-                first = first.and(done);
+                let errand = step.errand();
+                let rest = self.moving.resting.get(&errand);
+                if failed.contains(&errand) || rest.is_some_and(|rest| !rest.is_over(now_ns)) {
+                    continue;
+                }
+                match self.carry_on(&step, claim) {
+                    Ok(()) => {
+                        went_on = true;
+                        self.moving.resting.remove(&errand);
+                    }
+                    Err(e) => {
+                        self.put_aside(errand.clone(), now_ns, &e);
+                        failed.insert(errand);
+                        first = first.and(Err(e));
+                    }
+                }
             }
-            first?;
+            if !went_on {
+                break;
+            }
         }
-        Ok(())
+        first
+    }
+
+    /// What was decided against rests; what nobody has heard of is tried again in the next round.
+    fn put_aside(&mut self, errand: Errand, now_ns: u64, e: &Error) {
+        if !matches!(e.kind, Kind::Retry | Kind::Fenced) {
+            let rest = self.moving.resting.entry(errand).or_insert(Rest::new(now_ns));
+            rest.failed(now_ns, REST_MS_MAX);
+        }
     }
 
     fn carry_on(&mut self, step: &Unfinished, claim: Index) -> Result<()> {
@@ -61,7 +109,7 @@ impl Keeper {
             _ => None,
         };
         if let Some((dir, freeze, taken)) = of {
-            let before = self.taking.insert(dir.clone(), freeze);
+            let before = self.moving.taking.insert(dir.clone(), freeze);
             if taken > 0 && before != Some(freeze) {
                 sometimes!("a move was resumed by another node");
             }

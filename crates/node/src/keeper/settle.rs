@@ -17,9 +17,17 @@ impl Keeper {
     pub fn settle(&mut self) -> Result<()> {
         for held in self.held() {
             let (chunk, info) = (held.info.chunk, held.info);
-            let (known, was_allocated) = self.node.read_chunk(chunk, |view, _| {
-                (view.get(chunk).cloned(), view.was_allocated(chunk))
-            })?;
+            let known = self
+                .node
+                .read_chunk(chunk, |view, _| (view.get(chunk).cloned(), view.was_allocated(chunk)));
+            let (known, was_allocated) = match known {
+                Ok(known) => known,
+                // There is no such shard.
+                Err(e) if e.kind == Kind::NotFound => (None, false),
+                // Of a shard whose view has stopped nothing is known; the others are settled.
+                Err(_) if self.node.has_root() => continue,
+                Err(e) => return Err(e),
+            };
             let Some(known) = known else {
                 if was_allocated {
                     self.let_go_again(&held, held.info.generation);

@@ -39,7 +39,8 @@ impl Keeper {
             // The current one goes last, and takes what is beside it along: not a copy that has just
             // arrived and is to count.
             let mut one_stays = false;
-            let (is_deleted, unnamed_here) = self.unnamed_of(&held)?;
+            // Of a shard whose view has stopped, or is not open yet, nothing is known.
+            let Ok((is_deleted, unnamed_here)) = self.unnamed_of(&held) else { continue };
             for generation in unnamed_here {
                 let key = (held.store_id, held.info.chunk, generation);
                 if is_deleted {
