@@ -87,6 +87,11 @@ pub struct RunOptions {
     #[arg(long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(LEASE_S_MIN as i64..=LEASE_S_MAX as i64))]
     server_lease: Option<u32>,
+    /// Go on giving leases for so many seconds while the database's log cannot be read to its end; values may be
+    /// older by as much
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", requires = "server_lease",
+          value_parser = clap::value_parser!(u32).range(0..=LEASE_S_MAX as i64))]
+    server_lease_grace: u32,
 }
 
 /// Longer times are dates to memcached.
@@ -192,7 +197,8 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
         clock: clock.clone(),
     };
     let (stale_s, lease_s) = (options.stale, options.server_lease.unwrap_or(0));
-    let settings = Settings { database, about: Arc::new(about), plan, pool, stale_s, lease_s };
+    let (about, lease_grace_s) = (Arc::new(about), options.server_lease_grace);
+    let settings = Settings { database, about, plan, pool, stale_s, lease_s, lease_grace_s };
     let asked = stop.clone();
     // Not waited for: it ends with the process.
     let _signals = tasks::spawn("signals", move || {

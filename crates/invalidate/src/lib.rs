@@ -6,6 +6,7 @@
 
 pub mod ahead;
 pub mod entry;
+pub mod fence;
 pub mod gate;
 pub mod lease;
 pub mod map;

@@ -30,6 +30,17 @@ impl Position {
         }
     }
 
+    /// Whether all of a log that lies before `other` lies before it.
+    pub fn covers(&self, other: &Position) -> bool {
+        match (self, other) {
+            (Position::MariaDb(at), Position::MariaDb(other)) => at.covers_all(other),
+            (Position::Postgres(at), Position::Postgres(other)) => {
+                at.origin == other.origin && at.lsn >= other.lsn
+            }
+            _ => false,
+        }
+    }
+
     /// What is followed from there.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -231,6 +242,11 @@ mod tests {
         assert_eq!(at.origin, Origin { system: 7301234567890123456, timeline: 3, database: 16384 });
         assert_eq!((at.shape, at.lsn), (0xdeadbeef, Lsn(0x16_b374_d848)));
         assert_eq!((position.to_string().as_str(), position.kind()), (text, "PostgreSQL"));
+        let later = Position::parse(&text.replace("B374D848", "B374D849")).unwrap();
+        assert!(later.covers(&position) && position.covers(&position) && !position.covers(&later));
+        let promoted = Position::parse(&text.replace("-3-16384", "-4-16384")).unwrap();
+        assert!(!promoted.covers(&position), "places of one log are none of another's");
+        assert!(!Position::MariaDb(Gtids::default()).covers(&position));
         assert!(Lsn::parse("1/0").unwrap() > Lsn::parse("0/FFFFFFFF").unwrap());
         for wrong in ["pg-", "pg-1-2-3-4", "pg-1-2-3-4-5", "pg-1-2-3-x-0/0", "pg-1-2-3-4-0/0-6"] {
             assert!(Position::parse(wrong).is_err(), "{wrong}");

@@ -6,6 +6,7 @@ mod deliver;
 mod watch;
 
 use crate::entry::Entry;
+use crate::fence::Fence;
 use crate::position::Position;
 use crate::source::{About, Database};
 use holdfast_base::ids::Index;
@@ -33,6 +34,8 @@ pub struct Settings {
     pub stale_s: u32,
     /// Of the leases that servers are given, in seconds; 0 for none.
     pub lease_s: u32,
+    /// For how many seconds leases are given though the topic is not known to have what the database changed.
+    pub lease_grace_s: u32,
 }
 
 /// The topic of a pool.
@@ -49,6 +52,8 @@ struct Shared {
     connect: Connect,
     clock: Arc<dyn Clock>,
     stop: Stop,
+    /// Between the database's log and leases.
+    fence: Fence,
     /// Why it waits, while it does, by what waits.
     troubles: Mutex<Vec<(String, String)>>,
 }
@@ -93,6 +98,7 @@ pub fn run(
         connect,
         clock,
         stop: stop.clone(),
+        fence: Fence::default(),
         troubles: Mutex::default(),
     });
     let delivers = shared.clone();

@@ -163,6 +163,10 @@ pub trait Source: Sized {
     /// The log behind a position, in order. `NotFound`, here or as what is read, if it has no more what follows.
     fn follow(&mut self, from: &Position) -> Result<Reads<Self::Mark>>;
 
+    /// Where the log ends, or will end without anything more being written: behind all changes that anybody sees
+    /// now, on whichever server. Those that nobody sees yet may lie before it.
+    fn end(&mut self) -> Result<Position>;
+
     /// What a SELECT that begins now sees, on each server that rows are read from.
     fn look(&mut self) -> Result<Vec<<Self::Mark as Mark>::Seen>>;
 

@@ -356,7 +356,7 @@ fn a_server_that_was_away_is_told_what_it_missed_and_two_invalidators_do_no_harm
 }
 
 /// The prices of twenty items.
-fn prices(cache: &mut Lookaside, sql: &mut Sql) -> Vec<String> {
+fn prices(cache: &mut Lookaside, sql: &mut impl Rows) -> Vec<String> {
     let keys: Vec<String> = (0..20).map(|id| format!("item:{id}")).collect();
     let values = cache.get_many(&keys, |numbers| {
         numbers.iter().map(|number| price(sql, *number as u64)).collect()
@@ -365,7 +365,7 @@ fn prices(cache: &mut Lookaside, sql: &mut Sql) -> Vec<String> {
 }
 
 /// Whether a server has no lease, and nothing that holds its place.
-fn has_none(port: u16) -> bool {
+pub fn has_none(port: u16) -> bool {
     let mut server = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     server.write_all(b"get holdfast:invalidate:main\r\n").unwrap();
     let mut answer = [0; 5];
@@ -373,12 +373,13 @@ fn has_none(port: u16) -> bool {
     answer == *b"END\r\n"
 }
 
-/// Waits until all of them are hits. An invalidator that was away gives leases as soon as servers have what the topic
-/// has, which may lack what the database changed meanwhile: so they may be another price before.
-fn hits(cache: &mut Lookaside, sql: &mut Sql, price: &str) {
+/// Waits until all of them are hits; they never are another price meanwhile. They were, for an invalidator that
+/// came back gave leases before it had read what the database changed while it was away.
+pub fn hits(cache: &mut Lookaside, sql: &mut impl Rows, price: &str) {
     until("all servers have leases, and all keys are hits", || {
         let before = cache.counts().hits;
-        prices(cache, sql) == vec![price; 20] && cache.counts().hits == before + 20
+        assert_eq!(prices(cache, sql), vec![price; 20]);
+        cache.counts().hits == before + 20
     });
 }
 

@@ -1,10 +1,12 @@
 //! The small shop beside PostgreSQL: what is cached is what the rows say, while parts die, a standby is held
 //! back, and the log does not tell all.
 
-use super::common::{Scratch, finish};
+use super::common::{Scratch, finish, signal};
+use super::invalidate::{has_none, hits};
 use super::mariadb::until;
 use super::postgres::{Postgres, SETTINGS, Sql};
 use super::shop::{self, ITEMS, Invalidator, Stand, Traffic, assert_cached_is_true, price};
+use holdfast_cache_client::{CacheClientOptions, Lookaside, LookasideOptions};
 use std::sync::atomic::Ordering;
 
 pub type Shop = shop::Shop<Postgres>;
@@ -474,4 +476,31 @@ fn partitions_are_one_table_and_of_two_invalidators_one_waits() {
     shop.drops(&["other:1"], || sql.run("ALTER TABLE shop.parts DETACH PARTITION shop.parts_us"));
     let said = second.kill().whole();
     assert!(said.contains("another invalidator has it"), "{said}");
+}
+
+/// A commit that is not on the disk yet is seen, and not sent: a lease waits for it. What a transaction that stays
+/// open has written behind it may never get there, and no lease waits for that.
+#[test]
+fn leases_wait_for_what_is_seen_and_not_for_what_a_quiet_database_never_sends() {
+    let scratch = Scratch::new();
+    let Some(shop) = shop(&scratch, SETTINGS) else { return };
+    let mut command = Invalidator::command(&shop, &shop.database.url());
+    command.args(["--server-lease", "4"]);
+    let invalidator = Invalidator::start_by(command);
+    shop.settle();
+    let options =
+        LookasideOptions { server_lease: Some("main".into()), ..LookasideOptions::default() };
+    let mut cache =
+        Lookaside::new(&shop.servers(), CacheClientOptions::default(), options).unwrap();
+    let (mut sql, mut open) = (shop.database.sql(), shop.database.sql());
+    hits(&mut cache, &mut sql, "1");
+    signal(invalidator.pid(), "STOP");
+    sql.run("SET synchronous_commit = off");
+    sql.run("UPDATE shop.items SET price = 2");
+    until("no server has a lease", || shop.caches.iter().all(|cache| has_none(cache.port)));
+    open.run("BEGIN");
+    open.run("UPDATE shop.marks SET n = n + 1");
+    signal(invalidator.pid(), "CONT");
+    hits(&mut cache, &mut sql, "2");
+    invalidator.kill().judge();
 }

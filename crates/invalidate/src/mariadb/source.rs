@@ -47,12 +47,7 @@ impl Source for MariaDb {
     }
 
     fn anew(&mut self, _late: Late) -> Result<(Position, (Gtids, Place))> {
-        let mut conn = self.source()?;
-        let (conn, end) = self.asks.wait_for(async move {
-            let end = answered(ANSWER, end(&mut conn)).await?;
-            Ok((conn, end))
-        })?;
-        self.source = Some(conn);
+        let end = self.log_end()?;
         Ok((Position::MariaDb(end.0.clone()), end))
     }
 
@@ -77,6 +72,11 @@ impl Source for MariaDb {
         log.spawn(read_on(begun, self.about.clone(), changes));
         self.log = Some(log);
         Ok(reads)
+    }
+
+    /// A transaction has its number before any SELECT sees it.
+    fn end(&mut self) -> Result<Position> {
+        Ok(Position::MariaDb(self.log_end()?.0))
     }
 
     fn look(&mut self) -> Result<Vec<Seen>> {
@@ -105,6 +105,16 @@ impl Source for MariaDb {
 impl MariaDb {
     fn source(&mut self) -> Result<Conn> {
         self.source.take().ok_or_else(|| Error::retry("ask the database: its connection failed"))
+    }
+
+    fn log_end(&mut self) -> Result<(Gtids, Place)> {
+        let mut conn = self.source()?;
+        let (conn, end) = self.asks.wait_for(async move {
+            let end = answered(ANSWER, end(&mut conn)).await?;
+            Ok((conn, end))
+        })?;
+        self.source = Some(conn);
+        Ok(end)
     }
 }
 

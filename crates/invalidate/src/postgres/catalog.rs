@@ -364,6 +364,22 @@ pub async fn shape(
     Ok(Shape { sum: u64::from_be_bytes(*first).max(1), tables, end: end.map_err(doing)?, running })
 }
 
+/// The log's end, behind each commit that somebody sees now: also those that are not on a disk yet
+/// (`synchronous_commit = off`), which a slot is not sent. What lies behind the last commit may stay off the disk
+/// for as long as nothing is committed, and the log would not be sent up to its end: a number that is taken for
+/// that alone is committed behind it, which the server writes to its disk within three rounds of its log's writer.
+pub async fn log_end(conn: &mut Connection) -> Result<Lsn> {
+    let doing = |e: Error| e.context("ask for the end of the log");
+    let query = "SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()";
+    let rows = conn.ask(query).await.map_err(doing)?;
+    let at = |number| rows.first().map_or("", |row| text(row, number));
+    let (end, flushed) = (Lsn::parse(at(0)).map_err(doing)?, Lsn::parse(at(1)).map_err(doing)?);
+    if flushed < end {
+        conn.ask("SELECT pg_current_xact_id()").await.map_err(doing)?;
+    }
+    Ok(end)
+}
+
 /// What a SELECT that begins now sees, on the server whose log is read.
 pub async fn snapshot(conn: &mut Connection) -> Result<Snapshot> {
     let doing = |e: Error| e.context("ask what a snapshot holds");

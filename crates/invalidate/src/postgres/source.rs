@@ -213,6 +213,14 @@ impl Source for Postgres {
         Ok(reads)
     }
 
+    fn end(&mut self) -> Result<Position> {
+        let lsn = self.ask(ANSWER, move |mut conn| async move {
+            let lsn = catalog::log_end(&mut conn).await?;
+            Ok((conn, lsn))
+        })?;
+        Ok(Position::Postgres(PostgresAt { origin: self.origin, shape: 0, lsn }))
+    }
+
     fn look(&mut self) -> Result<Vec<Seen>> {
         if self.readers.is_empty() {
             return self.ask(ANSWER, move |mut conn| async move {

@@ -22,6 +22,7 @@ const WAIT_AWAY: Duration = Duration::from_millis(20);
 const CONFIRM_NS: u64 = 1_000_000_000;
 
 const WHAT: &str = "keys are dropped";
+const LEASES: &str = "servers have leases";
 
 /// The pools that may hold a key of the pool.
 pub fn pools(settings: &Settings) -> impl Iterator<Item = usize> {
@@ -75,7 +76,7 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
         Entry::Confirmed { servers, rings: rings.clone() }.to_bytes()
     };
     let (mut written, mut written_ns) = (Vec::new(), 0);
-    let mut leases = Leases::new(settings.lease_s);
+    let mut leases = Leases::new(settings.lease_s, settings.lease_grace_s);
     while !shared.stop.is_requested() {
         lease(shared, &mut client, &mut cache, &sender, &mut leases)?;
         let due = sender.due();
@@ -115,6 +116,10 @@ fn lease(
 ) -> Result<()> {
     let settings = &shared.settings;
     let key = lease_key(&settings.plan.pools[settings.pool].name);
+    if leases.is_fenced(shared.fence.answered_ns()) {
+        leases.ends(client.log().info(&shared.topic)?.next);
+        shared.goes_on(LEASES);
+    }
     let good = leases.to_give(|server| sender.told(server));
     if !good.is_empty() {
         // For people who look; what counts is that it is there.
@@ -123,11 +128,18 @@ fn lease(
     }
     let now_ns = shared.clock.monotonic_ns();
     if leases.is_due(now_ns) {
+        if leases.is_unfenced() {
+            let why = "give leases: the database's log was not read to its end for as long as one lasts: readers \
+                       leave out all servers, and load from the database, until it is";
+            shared.waits(LEASES, why);
+        }
         let servers: Vec<u32> =
             pools(settings).flat_map(|pool| settings.plan.pools[pool].servers()).collect();
         let tokens = cache.tokens(&servers, &key, leases.lease_s())?;
-        let end = client.log().info(&shared.topic)?.next;
-        leases.asked(now_ns, servers.into_iter().zip(tokens), end);
+        // Behind the numbers: a server that froze may have given them long after it was asked.
+        let given_ns = shared.clock.monotonic_ns();
+        leases.given(given_ns, servers.into_iter().zip(tokens));
+        shared.fence.ask(given_ns);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 use super::{REST, Shared, known};
 use crate::ahead::Reads;
 use crate::entry::{Entry, KEYS_MAX};
+use crate::fence::Ahead;
 use crate::gate::{Change, Gate, Mark};
 use crate::mariadb::MariaDb;
 use crate::position::Position;
@@ -115,9 +116,15 @@ fn pass<S: Source>(
 ) -> Result<()> {
     let shared = writer.shared;
     let mut gate = Gate::default();
+    let mut ahead = Ahead::default();
     let mut shape_ns = 0;
     source.kept(position);
     while !shared.stop.is_requested() {
+        if let Some(asked_ns) = ahead.to_ask(&shared.fence) {
+            ahead.ends(asked_ns, source.end()?);
+            // A shape that readers see now is told by no log.
+            shape_ns = 0;
+        }
         // What the topic has by now: what was read is in it, or would be read again.
         let now_ns = shared.clock.monotonic_ns();
         if shape_ns == 0 || now_ns.saturating_sub(shape_ns) >= SHAPE_NS {
@@ -126,6 +133,7 @@ fn pass<S: Source>(
                 empty_reshaped(writer, source, reshaped, position)?;
             }
         }
+        ahead.passed(position, &shared.fence);
         if gate.is_empty() {
             match reads.wait(HEAR) {
                 Ok(read) => take(&mut gate, read?),
