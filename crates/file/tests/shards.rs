@@ -610,6 +610,8 @@ fn a_shard_whose_view_has_stopped_leaves_the_others_their_housekeeping() {
     let stopped = world.node().shards.get(1).unwrap();
     let kept = stopped.read_last(|view| view.chunks().iter().map(|c| c.id).collect::<Vec<_>>());
     let store = &world.node().stores.iter().next().unwrap().store;
+    let shown = client.cluster().unwrap().nodes[0].stores[0].replicas;
+    assert_eq!(shown, kept.len() as u64, "its node is not to be taken away as empty");
     assert!(!kept.is_empty() && kept.iter().all(|chunk| store.info(*chunk).is_some()), "untouched");
 }
 

@@ -316,11 +316,16 @@ impl Admin {
         let fold = node.shards.root().status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
+        // Also of views that have stopped: a store is not empty because nobody here knows what it holds.
+        for (_, fold) in node.shards.all() {
+            fold.read_last(|view| {
+                for store in view.chunks().iter().flat_map(|chunk| &chunk.replicas) {
+                    *replicas.entry(*store).or_default() += 1;
+                }
+            });
+        }
         let known = node.read_all(|all| {
             let chunks = || all.iter().flat_map(|shard| shard.chunks().iter());
-            for store in chunks().flat_map(|chunk| &chunk.replicas) {
-                *replicas.entry(*store).or_default() += 1;
-            }
             // Still open with a replica gone: sealed in a moment, and short then.
             let ending = chunks().filter(|chunk| {
                 chunk.state == ChunkState::Open && !chunk.replicas.iter().all(|s| counts(*s))
