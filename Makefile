@@ -66,10 +66,9 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@echo "== deny: cargo-deny check, by deny.toml"
 	@.ci/deny $(DENY)
 
-# Tests of processes wait more than they work, for starts, answers and silences: two a processor.
 unit: ## run all tests, also behind one that fails
 	@echo "== unit: cargo test --workspace"
-	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --workspace --no-fail-fast
+	@cargo test --workspace --no-fail-fast
 
 python: ## build the Python package, install it, and run its tests against a node
 	@echo "== python: a wheel as developers build it, in an environment of its own"

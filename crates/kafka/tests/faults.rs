@@ -70,6 +70,7 @@ fn stranger(brokers: &Brokers) -> ClientConfig {
     config
 }
 
+/// To be kept until it has answered: one that is dropped before never does.
 fn admin(brokers: &Brokers) -> AdminClient<DefaultClientContext> {
     stranger(brokers).create().unwrap()
 }
@@ -77,12 +78,14 @@ fn admin(brokers: &Brokers) -> AdminClient<DefaultClientContext> {
 fn make(brokers: &Brokers, name: &str, settings: &[(&str, &str)]) {
     let topic = NewTopic::new(name, 1, TopicReplication::Fixed(1));
     let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
-    let made = admin(brokers).create_topics([&topic], &AdminOptions::new());
+    let admin = admin(brokers);
+    let made = admin.create_topics([&topic], &AdminOptions::new());
     futures_executor::block_on(made).unwrap()[0].clone().unwrap();
 }
 
 fn remove(brokers: &Brokers, name: &str) {
-    let removed = admin(brokers).delete_topics(&[name], &AdminOptions::new());
+    let admin = admin(brokers);
+    let removed = admin.delete_topics(&[name], &AdminOptions::new());
     futures_executor::block_on(removed).unwrap()[0].clone().unwrap();
 }
 

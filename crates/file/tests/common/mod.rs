@@ -6,7 +6,7 @@ use holdfast_base::ids::SessionId;
 use holdfast_base::{Result, checksum::crc32c};
 use holdfast_client::{Client, ClientOptions, Connection, Endpoint, NewFile};
 use holdfast_env::net::{Server, ServerConfig};
-use holdfast_env::{Budget, RealClock, RealDisk, RealRng, Secret, tasks};
+use holdfast_env::{Budget, Disk, RealClock, RealDisk, RealRng, Secret, tasks};
 use holdfast_file::FileFace;
 use holdfast_node::{Machine, Node, NodeConfig};
 use holdfast_server::Native;
@@ -99,14 +99,18 @@ impl World {
         self.serve();
     }
 
-    /// The process ends and another one starts in the same directory.
-    pub fn restart(&mut self) {
-        self.server = None;
-        // What is left of the old node lets go of the directory first.
-        let old = self.node.take().map(|node| Arc::downgrade(&node)).unwrap();
-        while old.strong_count() > 0 {
+    /// The process ends. Whichever of its threads has the node last takes it apart, and lets go of the directory
+    /// at the end of that: later than nobody has the node any more.
+    fn end(&mut self) {
+        (self.server, self.node) = (None, None);
+        while RealDisk.lock(&self.data.join("LOCK")).is_err() {
             std::thread::yield_now();
         }
+    }
+
+    /// The process ends and another one starts in the same directory.
+    pub fn restart(&mut self) {
+        self.end();
         self.node = Some(open(&self.data, self.chunk_bytes));
         self.serve();
     }
@@ -115,11 +119,7 @@ impl World {
 impl World {
     /// The log and the snapshots are lost: another node begins on what the stores have.
     pub fn lose_log(&mut self) {
-        self.server = None;
-        let old = self.node.take().map(|node| Arc::downgrade(&node)).unwrap();
-        while old.strong_count() > 0 {
-            std::thread::yield_now();
-        }
+        self.end();
         let aside = self.data.with_extension("lost");
         std::fs::rename(&self.data, &aside).unwrap();
         Node::make_directory(&RealDisk, &self.data).unwrap();
