@@ -118,6 +118,7 @@ impl World {
 
 impl World {
     /// The log and the snapshots are lost: another node begins on what the stores have.
+    #[expect(clippy::disallowed_methods, reason = "what a person does with the directory")]
     pub fn lose_log(&mut self) {
         self.end();
         let aside = self.data.with_extension("lost");
