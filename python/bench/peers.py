@@ -245,6 +245,8 @@ def main():
     if options.one:
         return one(options)
     write = write_records if options.case == "sort" else write_text
+    if options.dir is not None:
+        os.makedirs(options.dir, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.dir) as options.dir:
         length = options.gigabytes * 10**9
         write(f"{options.dir}/in", length - length % RECORD_BYTES)

@@ -257,8 +257,11 @@ impl Keeper {
     /// with the first that did.
     fn each_shard(&mut self, mut each: impl FnMut(&mut Keeper, u16) -> Result<()>) -> Result<()> {
         let shards: Vec<u16> = self.node.shards.going().map(|(shard, _)| shard).collect();
-        let done: Vec<Result<()>> = shards.into_iter().map(|shard| each(self, shard)).collect();
-        done.into_iter().collect()
+        let mut first = Ok(());
+        for shard in shards {
+            first = first.and(each(self, shard));
+        }
+        first
     }
 
     fn release(&mut self, _now_ns: u64) -> Result<()> {

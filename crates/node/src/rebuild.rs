@@ -86,7 +86,7 @@ impl Node {
                 rebuilt.refused.push(format!("chunk `{}`: {e}", info.chunk));
             }
         }
-        self.make_dir(RECOVERED)?;
+        self.make_dir(RECOVERED, Durability::Durable)?;
         self.name_large(&mut found, &mut rebuilt);
         self.name_small(found, &mut rebuilt);
         for shard in 1..=last {
@@ -106,7 +106,7 @@ impl Node {
         self.open_shards()?;
         for shard in 1..=last {
             let dir = home_of(shard);
-            self.make_dir(&dir)?;
+            self.make_dir(&dir, Durability::Memory)?;
             self.propose_to(0, &Command::Forward { dir, to: shard })?;
         }
         self.finish_moves()
@@ -155,7 +155,7 @@ impl Node {
                     (is_dir, Some(_)) => {
                         let aside = format!("{RECOVERED}/other{to}");
                         if let Some((above, _)) = path::split(&aside) {
-                            self.make_dir(above)?;
+                            self.make_dir(above, Durability::Memory)?;
                         }
                         self.rename(&from, aside)?;
                         if is_dir == Some(false) {
@@ -178,11 +178,11 @@ impl Node {
         self.propose_and_wait(rename, Durability::Memory).map(drop)
     }
 
-    fn make_dir(&self, path: &str) -> Result<()> {
+    fn make_dir(&self, path: &str, durability: Durability) -> Result<()> {
         let (path, kind, mode, mtime) =
             (path.to_owned(), NodeKind::Directory, 0o755, self.now_ns());
         let make = Command::MakeDir { path, kind, mode, mtime, class: None, parents: true };
-        self.propose_and_wait(make, Durability::Durable).map(drop)
+        self.propose_and_wait(make, durability).map(drop)
     }
 
     fn now_ns(&self) -> i64 {
@@ -277,7 +277,7 @@ impl Node {
     fn close_as(&self, path: &str, large: &Large, remainder: Option<Remainder>) -> Result<()> {
         let (mtime, path) = (self.now_ns(), format!("{}{path}", home_of(large.file.shard())));
         if let Some((parent, _)) = path::split(&path).filter(|(parent, _)| *parent != "/") {
-            self.make_dir(parent)?;
+            self.make_dir(parent, Durability::Memory)?;
         }
         let size = large.extents.iter().map(|extent| extent.length).sum::<u64>()
             + remainder.map_or(0, |remainder| remainder.length);

@@ -767,7 +767,6 @@ fn of_two_views_that_differ_both_are_named_and_neither_lends_or_counts_for_trim(
     });
 }
 
-/// Runs a future whose answers come when the cluster goes on.
 /// Whoever keeps the log makes a shard's topic when it opens its own view of it, and others who heard of the
 /// entry before that were refused: a node said so for as long as it ran, though it had the shard a second later.
 #[test]
@@ -786,6 +785,7 @@ fn a_shard_that_was_added_is_opened_by_whoever_hears_of_it_first() {
     });
 }
 
+/// Runs a future whose answers come when the cluster goes on.
 fn finish<T>(scene: &Scene, future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     for _ in 0..1000 {

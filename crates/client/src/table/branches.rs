@@ -98,7 +98,7 @@ impl TableClient<'_> {
             ))),
             Some(branch) if found.is_empty() => Ok(branch),
             Some(_) => Err(Error::invalid(format!(
-                "record `{shown_key}` has {} branches: name one of them: {}",
+                "record `{shown_key}` has {} branches: name one (`--branch`; `place` in Python): {}",
                 names.len(),
                 names.join(", ")
             ))),

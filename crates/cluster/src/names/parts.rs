@@ -161,8 +161,7 @@ impl Names {
         before: Option<Arriving>,
         nodes: &[PartNode],
     ) -> Result<(u32, u32)> {
-        self.check_taken(chunks, before, nodes)?;
-        let mut chain = before.map_or(Vec::new(), |arriving| self.chain(&arriving));
+        let mut chain = self.check_taken(chunks, before, nodes)?;
         if chain.is_empty() {
             let (kind, class) = (NodeKind::Directory, StorageClass::DEFAULT);
             let root = self.nodes.make(kind, 0, 0, class);
@@ -178,15 +177,17 @@ impl Names {
         Ok((chain[0], chain[chain.len() - 1]))
     }
 
-    /// Refuses what [`Names::take_part`] does not take.
+    /// Refuses what [`Names::take_part`] does not take; answers with the nodes from the directory's own down to
+    /// the last that came before.
     pub(crate) fn check_taken(
         &self,
         chunks: &Chunks,
         before: Option<Arriving>,
         nodes: &[PartNode],
-    ) -> Result<()> {
+    ) -> Result<Vec<u32>> {
         let chain = before.map_or(Vec::new(), |arriving| self.chain(&arriving));
-        self.check_part(chunks, &chain, nodes)
+        self.check_part(chunks, &chain, nodes)?;
+        Ok(chain)
     }
 
     fn take_node(&mut self, chunks: &mut Chunks, parent: u32, node: &PartNode) -> u32 {

@@ -2,7 +2,7 @@
 //! takes one out, puts one in. Which it may be is for the borders to say, content is `parts.rs`'s.
 
 use super::nodes::ROOT;
-use super::tree::Fresh;
+use super::tree::{Fresh, Spot};
 use super::{Names, NodeKind};
 use crate::borders::{Borders, DirAttributes, is_top, top};
 use crate::chunks::Chunks;
@@ -62,11 +62,17 @@ impl Names {
 
     /// Refuses what [`Names::take_dir`] does not take.
     pub(crate) fn check_dir(&self, dir: &str) -> Result<()> {
-        match self.spot(dir, NodeKind::Directory, false)?.existing {
+        self.spot_of_dir(dir).map(drop)
+    }
+
+    /// Where a directory goes; `Exists` where something else is.
+    fn spot_of_dir<'a>(&self, dir: &'a str) -> Result<Spot<'a>> {
+        let spot = self.spot(dir, NodeKind::Directory, false)?;
+        match spot.existing {
             Some(at) if self.kind(at) != NodeKind::Directory => {
                 Err(Error::exists(format!("a {} is there", self.kind(at).name())))
             }
-            _ => Ok(()),
+            _ => Ok(spot),
         }
     }
 
@@ -78,8 +84,7 @@ impl Names {
         attributes: &DirAttributes,
     ) -> Result<()> {
         let DirAttributes { mode, mtime, class, .. } = attributes;
-        self.check_dir(dir)?;
-        let spot = self.spot(dir, NodeKind::Directory, false)?;
+        let spot = self.spot_of_dir(dir)?;
         let at = match spot.existing {
             Some(at) => at,
             None => {

@@ -55,7 +55,7 @@ impl Namespace {
     pub(crate) fn check_step(&self, command: &Command) -> Result<()> {
         match command {
             Command::Take { dir, stamp, part, nodes } => match self.turn_of(dir, *stamp, *part)? {
-                Some(before) => self.names.check_taken(&self.chunks, before, nodes),
+                Some(before) => self.names.check_taken(&self.chunks, before, nodes).map(drop),
                 None => Ok(()),
             },
             Command::Depart { .. } => self.names.check_room(),

@@ -114,9 +114,7 @@ impl World {
         self.node = Some(open(&self.data, self.chunk_bytes));
         self.serve();
     }
-}
 
-impl World {
     /// The log and the snapshots are lost: another node begins on what the stores have.
     #[expect(clippy::disallowed_methods, reason = "what a person does with the directory")]
     pub fn lose_log(&mut self) {

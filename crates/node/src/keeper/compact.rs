@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 /// How long a chunk rests at most: an attempt costs the reading of a chunk on each of its stores.
 static REST_MS_MAX: Knob = Knob::new("keeper.compaction-rest-ms", 600_000, &[2000, 8000]);
+
 impl Keeper {
     /// Begins what is worth it, and ends what the stores have answered. It is not waited for: a store
     /// that was cut off is given minutes, and this node's other duties must not stand still so long.
