@@ -13,7 +13,7 @@ SEED ?= 1
 
 # Steps name the whole workspace even where they run a part of it: with other packages, cargo would choose other
 # features of what they have in common, and build it all again.
-INTERLEAVED := holdfast-chunk/interleaved,holdfast-log/interleaved
+INTERLEAVED := holdfast-interleaved/interleaved
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -8,6 +8,7 @@ done a small job, before. Results are compared.
 import argparse
 import collections
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -48,8 +49,8 @@ def write_text(path, length):
         pathlib.Path(f"{path}/{n:03}").write_bytes(text)
 
 
-def write_records(path, length):
-    """Records of a random key, as they are and as Parquet."""
+def write_records(path, length, peers):
+    """Records of a random key, as they are and for peers as Parquet."""
     import pyarrow.compute
     import pyarrow.parquet
 
@@ -60,6 +61,8 @@ def write_records(path, length):
             count = min(step, length - n) // RECORD_BYTES
             records = os.urandom(count * RECORD_BYTES)
             file.write(records)
+            if not peers:
+                continue
             whole = pyarrow.Array.from_buffers(pyarrow.binary(RECORD_BYTES), count, [None, pyarrow.py_buffer(records)])
             key = pyarrow.compute.binary_slice(whole.cast(pyarrow.binary()), 0, KEY_BYTES)
             value = pyarrow.compute.binary_slice(whole.cast(pyarrow.binary()), KEY_BYTES, RECORD_BYTES)
@@ -244,7 +247,8 @@ def main():
     options = parser.parse_args()
     if options.one:
         return one(options)
-    write = write_records if options.case == "sort" else write_text
+    peers = options.engines != "holdfast"
+    write = functools.partial(write_records, peers=peers) if options.case == "sort" else write_text
     if options.dir is not None:
         os.makedirs(options.dir, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.dir) as options.dir:

@@ -188,7 +188,7 @@ impl Binaries {
             let built = cargo(root, &["test", "--workspace", "--no-run"])?;
             tests.extend(built.lines().filter_map(test_binary));
             // What only a feature makes a test: as `make interleaved` does.
-            let features = "holdfast-chunk/interleaved,holdfast-log/interleaved";
+            let features = "holdfast-interleaved/interleaved";
             let built = cargo(
                 root,
                 &[

@@ -9,8 +9,6 @@ pub mod clients;
 pub mod clock;
 pub mod disk;
 pub mod events;
-#[cfg(feature = "interleaved")]
-pub mod interleaved;
 pub mod local;
 pub mod locks;
 pub mod memory;

@@ -41,7 +41,8 @@ pub const LAYERS: &[&[&str]] = &[
 ];
 
 /// For developing: they may use all, and all may use them for their tests, but never otherwise.
-const TOOLS: &[&str] = &["holdfast-counter", "holdfast-sim", "holdfast-hotpaths", "xtask"];
+const TOOLS: &[&str] =
+    &["holdfast-counter", "holdfast-sim", "holdfast-hotpaths", "holdfast-interleaved", "xtask"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {

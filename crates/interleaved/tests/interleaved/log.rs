@@ -10,9 +10,9 @@
 
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Indices, Kind, Result};
-use holdfast_env::interleaved::{CutDisk, after_a_while, below, in_many_orders};
 use holdfast_env::sync::{mpsc, thread};
 use holdfast_env::trial::Trial;
+use holdfast_interleaved::{CutDisk, after_a_while, below, in_many_orders};
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -7,16 +7,14 @@
 //! nothing is acknowledged past a fence's answer. A thread that is never woken is a deadlock,
 //! which ends the run.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use holdfast_base::Kind;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot};
 use holdfast_chunk::*;
-use holdfast_env::interleaved::{CutDisk, after_a_while, below, in_many_orders};
 use holdfast_env::sync::{mpsc, thread};
 use holdfast_env::trial::Trial;
 use holdfast_env::{Rng, SeededRng};
+use holdfast_interleaved::{CutDisk, after_a_while, below, in_many_orders};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
 

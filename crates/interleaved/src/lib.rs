@@ -1,10 +1,14 @@
 //! What tests of threads in any order share: who runs them in many orders, what is drawn by the
 //! order's seed, and a disk whose power fails at any moment. Only under the feature `interleaved`,
-//! which tests alone turn on.
+//! which `make interleaved` turns on.
+//!
+//! A crate of its own, and not tests of the crates that it runs: under that feature the crates
+//! below are built once more, and here nothing else is above them.
+#![cfg(feature = "interleaved")]
 
-use crate::disk::{Access, Disk, Entry, File, Lock, Space};
-use crate::locks::HoldMutex;
-use crate::sync::thread;
+use holdfast_env::disk::{Access, Disk, Entry, File, Lock, Space};
+use holdfast_env::locks::HoldMutex;
+use holdfast_env::sync::thread;
 use shuttle::Runner;
 use shuttle::rand::{Rng as _, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
