@@ -12,7 +12,6 @@ mod list;
 mod model;
 mod names;
 mod needle;
-mod photo;
 mod prober;
 mod propose;
 mod read;
@@ -32,7 +31,6 @@ pub use model::{
 };
 pub use names::Names;
 pub use needle::Trailer;
-pub use photo::{PHOTO_BYTES_MAX, PHOTO_PIXELS_MAX, PhotoSizes, scale};
 pub use prober::{PROBE_MS, Prober};
 pub use read::{ObjectReader, READ_BYTES};
 pub use rebuild::{Rebuilt, Verified};

@@ -32,6 +32,7 @@ mod objects;
 mod outgoing;
 mod photos;
 mod policy;
+mod scale;
 mod server;
 mod service;
 mod settings;

@@ -9,11 +9,12 @@ use crate::hash::{Algorithm, Expected};
 use crate::incoming::{self, Incoming, PUT_BYTES_MAX, Sink, decoded_length, share};
 use crate::outgoing::{self, Started};
 use crate::photos;
+use crate::scale::PHOTO_BYTES_MAX;
 use crate::service::{Face, caller};
 use crate::trail::Note;
 use holdfast_blob::{
-    Answer, Condition, Failure, Head, NewObject, Object, Outcome, PHOTO_BYTES_MAX, Pair, Refusal,
-    Writer, version_name,
+    Answer, Condition, Failure, Head, NewObject, Object, Outcome, Pair, Refusal, Writer,
+    version_name,
 };
 use hyper::HeaderMap;
 use hyper::body::Bytes;

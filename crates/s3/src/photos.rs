@@ -3,8 +3,9 @@
 
 use crate::errors::OrS3;
 use crate::hash::{hex, md5_of};
+use crate::scale::{PHOTO_BYTES_MAX, PhotoSizes, scale};
 use holdfast_base::Result;
-use holdfast_blob::{Alternate, Bucket, Head, NewAlternate, Object, PHOTO_BYTES_MAX, PhotoSizes};
+use holdfast_blob::{Alternate, Bucket, Head, NewAlternate, Object};
 use holdfast_env::{HoldMutex, runtime, tasks};
 use hyper::Uri;
 use s3s::{S3Result, s3_error};
@@ -48,7 +49,7 @@ impl Scalers {
         let scaled = runtime::answer(|done: Box<dyn FnOnce(Scaled) + Send>| {
             let job = move || {
                 let etag = |bytes: &[u8]| hex(&md5_of(bytes));
-                let scale = || holdfast_blob::scale(&photo, &sizes, &etag);
+                let scale = || scale(&photo, &sizes, &etag);
                 // A photo that a decoder gives up on is refused as any broken one.
                 let scaled = catch_unwind(AssertUnwindSafe(scale));
                 done(scaled.unwrap_or_else(|_| Err("it cannot be decoded".to_owned())));

@@ -2,10 +2,10 @@
 //! is decoded once; each picture is scaled from the next larger one and turned the way the camera was
 //! held. Pure: bytes in, bytes out; whoever calls brings the thread, for it takes long.
 
-use crate::writer::NewAlternate;
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8x3, U8x4};
 use fast_image_resize::{PixelTrait, Resizer};
+use holdfast_blob::NewAlternate;
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::PngEncoder;
 use image::{DynamicImage, ImageDecoder, ImageEncoder, ImageFormat, ImageReader, Limits};
@@ -47,10 +47,6 @@ impl PhotoSizes {
             0..=SIZES_MAX => Ok(PhotoSizes(sizes)),
             given => Err(format!("a bucket has at most {SIZES_MAX} sizes, {given} were given")),
         }
-    }
-
-    pub fn sizes(&self) -> &[u32] {
-        &self.0
     }
 }
 
