@@ -8,7 +8,7 @@ use holdfast_base::stream::{Source, Writer};
 use holdfast_base::text::utc;
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Of such an entry; all others have smaller ones.
 pub const VERSION: u8 = 4;
@@ -113,6 +113,8 @@ pub struct Hours {
     open: Option<(Index, bool)>,
     /// Those with messages in them.
     over: BTreeMap<Hour, Over>,
+    /// Those of them that are in no file: each second it is asked whether there are any, over years of hours.
+    waiting: BTreeSet<Hour>,
 }
 
 impl Hours {
@@ -131,13 +133,14 @@ impl Hours {
 
     /// How many hours are in files, and how many wait to be.
     pub fn counts(&self) -> (u64, u64) {
-        let written = self.over.values().filter(|over| over.is_written).count() as u64;
-        (written, self.over.len() as u64 - written)
+        let waiting = self.waiting.len() as u64;
+        (self.over.len() as u64 - waiting, waiting)
     }
 
     /// The first one that is to be written.
     pub fn to_write(&self) -> Option<(Hour, Over)> {
-        self.over.iter().find(|(_, over)| !over.is_written).map(|(hour, over)| (*hour, *over))
+        let hour = self.waiting.first()?;
+        Some((*hour, self.over[hour]))
     }
 
     /// The first one whose file goes, where the topic begins with this entry.
@@ -171,9 +174,10 @@ impl Hours {
             Mark::Written(hour) => {
                 if let Some(over) = self.over.get_mut(&hour) {
                     over.is_written = true;
+                    self.waiting.remove(&hour);
                 }
             }
-            Mark::GivenUp(hour) => drop(self.over.remove(&hour)),
+            Mark::GivenUp(hour) => self.forget(hour),
             Mark::Ends => {
                 self.is_on = false;
                 self.close(at);
@@ -184,9 +188,17 @@ impl Hours {
     fn close(&mut self, until: Index) {
         let Some((from, true)) = self.open.take() else { return };
         self.over.insert(self.last, Over { from, until, is_written: false });
-        if self.over.len() > HOURS_MAX {
-            self.over.pop_first();
+        self.waiting.insert(self.last);
+        if self.over.len() > HOURS_MAX
+            && let Some((oldest, _)) = self.over.first_key_value()
+        {
+            self.forget(*oldest);
         }
+    }
+
+    fn forget(&mut self, hour: Hour) {
+        self.over.remove(&hour);
+        self.waiting.remove(&hour);
     }
 
     /// As a part of the view's snapshot.
@@ -214,7 +226,9 @@ impl Hours {
             let (from, until) = (Index(source.get()?), Index(source.get()?));
             over.insert(hour, Over { from, until, is_written: source.get()? });
         }
-        Ok(Hours { is_on, last, open, over })
+        let waiting = over.iter().filter(|(_, over): &(_, &Over)| !over.is_written);
+        let waiting = waiting.map(|(hour, _)| *hour).collect();
+        Ok(Hours { is_on, last, open, over, waiting })
     }
 }
 
@@ -222,6 +236,7 @@ impl Hours {
 mod tests {
     use super::*;
     use holdfast_base::stream;
+    use holdfast_env::{Rng, SeededRng};
 
     #[test]
     fn the_bytes_stay_as_they_are_documented_and_what_is_none_is_refused() {
@@ -290,6 +305,32 @@ mod tests {
         let mut bytes = Vec::new();
         stream::collect(&mut bytes, |out| hours.write(out));
         assert_eq!(stream::read_all(&bytes, Hours::read), Ok(hours));
+    }
+
+    /// What waits is counted as it changes: the same as by a walk over all hours, whatever came.
+    #[test]
+    fn what_waits_is_what_a_walk_finds() {
+        let rng = SeededRng::new(7);
+        let below = |n: u64| rng.next_u64() % n;
+        let mut hours = Hours::default();
+        for at in 1..4000 {
+            let near = Hour(hours.last.0.saturating_sub(6) + below(8));
+            let marks = [Mark::Begins(near), Mark::Written(near), Mark::GivenUp(near), Mark::Ends];
+            hours.mark(Index(at), marks[below(4) as usize]);
+            if below(2) == 0 {
+                hours.took();
+            }
+            let walk = || hours.over.iter().filter(|(_, over)| !over.is_written);
+            assert_eq!(hours.to_write(), walk().next().map(|(hour, over)| (*hour, *over)));
+            let waiting = walk().count() as u64;
+            assert_eq!(hours.counts(), (hours.over.len() as u64 - waiting, waiting));
+            if at % 100 == 0 {
+                let mut bytes = Vec::new();
+                stream::collect(&mut bytes, |out| hours.write(out));
+                assert_eq!(stream::read_all(&bytes, Hours::read).as_ref(), Ok(&hours));
+            }
+        }
+        assert!(hours.last.0 > 100);
     }
 
     #[test]
