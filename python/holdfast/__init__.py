@@ -10,14 +10,16 @@
 Errors are in :mod:`holdfast.errors`; ``holdfast://`` for fsspec is in :mod:`holdfast.fs`.
 """
 
-from ._holdfast import Entry, FileInfo, RecordsInfo, TopicInfo, Usage, __version__
+from ._holdfast import CategoryInfo, Entry, FileInfo, RecordsInfo, TopicInfo, Usage, __version__
 from .client import Client, Log, Table, connect
 from .errors import HoldfastError
 from .items import Item, Items, Ride
 from .records import Branch, Record, Records, Row, Written
+from .scribe import Scribe
 
 __all__ = [
     "Branch",
+    "CategoryInfo",
     "Client",
     "Entry",
     "FileInfo",
@@ -30,6 +32,7 @@ __all__ = [
     "RecordsInfo",
     "Ride",
     "Row",
+    "Scribe",
     "Table",
     "TopicInfo",
     "Usage",

@@ -26,6 +26,7 @@ from .client import connect as _connect
 from .errors import ExistsError, InvalidError, NotFoundError
 from .items import BATCH_ITEMS, Item, Items, Ride, batch_of, schema
 from .records import Branch, Record, Records, Row
+from .scribe import AsyncScribe
 
 #: What an `async for` over a file gives at once, and how much of it is asked for ahead: slices of the node.
 PIECE_BYTES = 512 << 10
@@ -101,6 +102,8 @@ class AsyncClient:
         self._closed = False
         #: Topics of the node's log.
         self.log = AsyncLog(client, blocking.log, self._threads)
+        #: Scribe's categories of log messages.
+        self.scribe = AsyncScribe(blocking._client.scribe, self._threads)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -12,6 +12,7 @@ from .errors import ExistsError, InvalidError, NotFoundError
 from .files import BUFFER_BYTES, open_file
 from .items import Items
 from .records import Records
+from .scribe import Scribe
 
 #: Seconds that one wait for an entry takes, so that an interrupt is noticed.
 _WAIT_S = 1.0
@@ -207,6 +208,11 @@ class Client:
     def items(self, topic: str) -> Items:
         """A topic of items, and a session on it: changes, reads, and rides over views."""
         return Items(self._client, topic)
+
+    @property
+    def scribe(self) -> Scribe:
+        """Scribe's categories of log messages."""
+        return Scribe(self._client.scribe)
 
     @property
     def log(self) -> Log:

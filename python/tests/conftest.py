@@ -32,9 +32,10 @@ class Node:
     """`holdfast up` on ports of its own choice, in a directory of its own; or a node that joins another one's
     cluster."""
 
-    def __init__(self, directory, joins=None, dram="64MiB"):
+    def __init__(self, directory, joins=None, dram="64MiB", settings=""):
         self.directory = directory
         self.dram = dram
+        self.settings = settings
         self.process = None
         self.joins = joins
         self.start()
@@ -43,7 +44,7 @@ class Node:
         config = self.directory / "holdfast.toml"
         if not config.exists():
             self.directory.mkdir(parents=True)
-            config.write_text(SETTINGS.format(port=free_port()).replace("64MiB", self.dram))
+            config.write_text(SETTINGS.format(port=free_port()).replace("64MiB", self.dram) + self.settings)
         command = [BINARY, "--json", "up", "--data", str(self.directory)]
         if self.joins is not None:
             first = self.joins

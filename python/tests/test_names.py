@@ -11,6 +11,7 @@ PAIRS = [
     (holdfast.Client, aio.AsyncClient),
     (holdfast.Table, aio.AsyncTable),
     (holdfast.Log, aio.AsyncLog),
+    (holdfast.Scribe, aio.AsyncScribe),
     (holdfast.Items, aio.AsyncItems),
     (holdfast.Ride, aio.AsyncRide),
     (holdfast.Records, aio.AsyncRecords),
@@ -33,7 +34,7 @@ def public(of):
 def test_names_are_the_same(blocking, awaited):
     here = {name for name in public(awaited) if (awaited, name) not in ALONE}
     # Attributes that are set when an object is made.
-    made = {"log", "reached"}
+    made = {"log", "reached", "scribe"}
     assert here - made == set(public(blocking)) - made
 
 

@@ -15,7 +15,7 @@ use holdfast_client::{Client, Endpoint};
 use holdfast_command::files::{SETTINGS, SOCKET};
 use holdfast_command::output::{Output, aside};
 use holdfast_command::secrets;
-use holdfast_scribe::batch::{self, Messages};
+use holdfast_scribe::batch;
 use holdfast_scribe::call::{Entry, encode_log};
 use holdfast_scribe::thrift::Form;
 use lines::Lines;
@@ -284,11 +284,10 @@ fn latency(options: &ScribeBench, parent: &Path, out: &mut Output) -> Result<()>
         let reads = scope.spawn(move || -> Result<()> {
             let (mut next, mut seen) = (Index(2), 0);
             while seen < total {
-                let page = reader.scribe_read(CATEGORY, next, true)?;
+                let page = reader.scribe_read(CATEGORY, next, Duration::MAX)?;
                 next = page.next;
                 for (_, bytes) in &page.batches {
-                    batch::verify(bytes)?;
-                    let count = Messages::of(bytes)?.iter().count() as u64;
+                    let count = batch::verify(bytes)?.1.iter().count() as u64;
                     let now = Instant::now();
                     seen += count;
                     (0..count).for_each(|_| {

@@ -36,7 +36,7 @@ pub use holdfast_env::net::{Endpoint, TlsClient};
 pub use holdfast_env::secret::Token;
 pub use holdfast_env::{Secret, Secrets};
 pub use log::{LogClient, LogReader, LogWriter};
-pub use scribe::ScribePage;
+pub use scribe::{CategoryReader, ScribePage};
 pub use stream::{FileReader, FileWriter, MultiStream, Run};
 pub use table::{Keep, TableClient, TableWrite};
 pub use view::ViewClient;

@@ -1,10 +1,11 @@
-//! Scribe's categories, from the client's side: batches to a topic, and out of it. What is in a batch is for
-//! who makes or reads it to know.
+//! Scribe's categories, from the client's side: batches to a topic, and out of it; readers of messages. What is
+//! in a batch that is brought is for who makes it to know.
 
 use crate::client::{Client, decode};
 use holdfast_base::codec::put_bytes;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_wire::scribe::batch::{self, Messages};
 use holdfast_wire::{self as wire, scribe as msg};
 use std::time::Duration;
 
@@ -65,12 +66,18 @@ impl Client {
         counted(answer.heard, say.words.len())
     }
 
-    /// Batches of a category from an entry on. With `wait` there may be none after some time.
-    pub fn scribe_read(&mut self, category: &str, from: Index, wait: bool) -> Result<ScribePage> {
-        let category = category.to_owned();
+    /// Batches of a category from an entry on, waiting so long for the first, and 20 s at most. There may be
+    /// none then.
+    pub fn scribe_read(
+        &mut self,
+        category: &str,
+        from: Index,
+        wait: Duration,
+    ) -> Result<ScribePage> {
+        let (category, most) = (category.to_owned(), self.wait_max(WAIT_MAX.min(wait)));
+        let wait = !wait.is_zero();
         let read = msg::Read { category, from, bytes_max: msg::READ_BYTES_MAX as u32, wait };
-        let most_ms = self.wait_max(WAIT_MAX).as_millis() as u32;
-        let deadline_ms = if wait { most_ms } else { self.options.deadline_ms };
+        let deadline_ms = if wait { most.as_millis() as u32 } else { self.options.deadline_ms };
         let ticket = self.submit_by(wire::OP_SCRIBE_READ, deadline_ms, &read, &[])?;
         let response = match self.wait(ticket) {
             // Its deadline has passed.
@@ -115,6 +122,82 @@ impl Client {
     /// The categories that there are.
     pub fn scribe_status(&mut self) -> Result<Vec<msg::CategoryStatus>> {
         self.ask(wire::OP_SCRIBE_STATUS, &())
+    }
+}
+
+/// Reads messages of a category. Holds no connection: it is given one with each call.
+#[derive(Clone, Debug)]
+pub struct CategoryReader {
+    category: String,
+    name: Option<String>,
+    next: Index,
+    /// It has read what is not said yet.
+    has_read: bool,
+}
+
+impl CategoryReader {
+    /// From an entry on; else one with a name goes on where the last one of this name was, and begins with the
+    /// oldest message if there was none. One without begins with the next message, or with the oldest.
+    pub fn begin(
+        client: &mut Client,
+        category: &str,
+        from: Option<Index>,
+        name: Option<&str>,
+        at_next: bool,
+    ) -> Result<CategoryReader> {
+        let known = match name {
+            Some(name) => client.scribe_reader(category, name)?,
+            None => None,
+        };
+        let next = match from.or(known) {
+            Some(next) => next,
+            // One with a name that is new may take its time: what comes before it says anything is its own, too.
+            None if at_next && name.is_none() => {
+                client.scribe_read(category, msg::FROM_NEXT, Duration::ZERO)?.next
+            }
+            None => Index(0),
+        };
+        let (category, name) = (category.to_owned(), name.map(str::to_owned));
+        Ok(CategoryReader { category, name, next, has_read: false })
+    }
+
+    /// Where it goes on: to be kept with what is made of messages by who wants each once.
+    pub fn next(&self) -> Index {
+        self.next
+    }
+
+    /// Messages of the next entries, of a page of 4 MiB at most, waiting so long for the first. Nothing at the
+    /// end; an empty list where only repeats were passed.
+    pub fn read(
+        &mut self,
+        client: &mut Client,
+        wait: Duration,
+    ) -> Result<Option<Vec<(Index, Messages)>>> {
+        let page = client.scribe_read(&self.category, self.next, wait)?;
+        let at_end = page.batches.is_empty() && page.next == self.next;
+        let messages = |(index, bytes): &(Index, Vec<u8>)| {
+            // It has travelled.
+            let (_, messages) = batch::verify(bytes).map_err(|e| {
+                e.context(format_args!("read entry {index} of `{}`", self.category))
+            })?;
+            Ok((*index, messages))
+        };
+        let read = page.batches.iter().map(messages).collect::<Result<Vec<_>>>()?;
+        self.next = page.next;
+        // An entry that says where a reader is is none that it is shown, so that it moves for what it was shown
+        // alone.
+        self.has_read |= !read.is_empty();
+        Ok((!at_end).then_some(read))
+    }
+
+    /// One with a name goes on behind what it has read, whoever it is then; durable on return. To be said
+    /// behind what was made of it: who ends in front of this reads the page again.
+    pub fn taken(&mut self, client: &mut Client) -> Result<()> {
+        if let Some(name) = self.name.as_deref().filter(|_| self.has_read) {
+            client.scribe_move_reader(&self.category, name, self.next)?;
+        }
+        self.has_read = false;
+        Ok(())
     }
 }
 

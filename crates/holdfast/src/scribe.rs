@@ -10,7 +10,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::text::{shown, utc};
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, ClientOptions, Endpoint, Secret};
+use holdfast_client::{CategoryReader, Client, ClientOptions, Endpoint, Secret};
 use holdfast_command::files::read_text;
 use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
@@ -420,46 +420,23 @@ struct Tail<'a> {
 }
 
 impl Tail<'_> {
-    fn begin(&self, client: &mut Client) -> Result<Index> {
-        if let Some(from) = self.from {
-            return Ok(Index(from));
-        }
-        let known = match self.reader {
-            Some(reader) => client.scribe_reader(self.category, reader)?,
-            None => None,
-        };
-        match known {
-            Some(next) => Ok(next),
-            // A reader that is new may take its time: what comes before it says anything is its own, too.
-            None if self.follow && self.reader.is_none() => {
-                Ok(client.scribe_read(self.category, msg::FROM_NEXT, false)?.next)
-            }
-            // The oldest.
-            None => Ok(Index(0)),
-        }
-    }
-
     fn run(&self, client: &mut Client, out: &mut Output) -> Result<()> {
-        let mut next = self.begin(client)?;
-        let (mut prints, mut waits) = (Prints::new(out), false);
+        let from = self.from.map(Index);
+        let mut reader =
+            CategoryReader::begin(client, self.category, from, self.reader, self.follow)?;
+        let (mut prints, mut wait) = (Prints::new(out), Duration::ZERO);
         loop {
-            let page = client.scribe_read(self.category, next, waits)?;
-            for (index, bytes) in &page.batches {
-                prints.batch(*index, bytes)?;
+            let read = reader.read(client, wait)?;
+            wait = if read.is_none() { Duration::MAX } else { Duration::ZERO };
+            for (index, messages) in read.iter().flatten() {
+                prints.batch(*index, messages)?;
             }
             prints.flush()?;
-            // Only behind what was taken: who is killed in front of this prints it again. An entry that says
-            // so is none that a reader is shown, so that it moves for what it was shown alone.
-            if let Some(reader) = self.reader
-                && !page.batches.is_empty()
-            {
-                client.scribe_move_reader(self.category, reader, page.next)?;
-            }
-            waits = page.next == next;
-            if waits && !self.follow {
+            // Only behind what standard output took.
+            reader.taken(client)?;
+            if read.is_none() && !self.follow {
                 return Ok(());
             }
-            next = page.next;
         }
     }
 }
@@ -480,8 +457,7 @@ fn print_aside(spool: &Path, out: &mut Output) -> Result<()> {
             aside_line(out, &category, why, beginning, Some(bytes))
         }
         Aside::Batch { why, batch } => {
-            let head = batch::verify(batch)?;
-            let messages = Messages::of(batch)?;
+            let (head, messages) = batch::verify(batch)?;
             let name = head.category.name();
             messages.iter().try_for_each(|message| aside_line(out, name, why, message, None))
         }
@@ -522,10 +498,8 @@ impl<'a> Prints<'a> {
         Prints { out, raw: raw.then(|| BufWriter::new(output::stdout())) }
     }
 
-    fn batch(&mut self, index: Index, bytes: &[u8]) -> Result<()> {
-        // It has travelled.
-        batch::verify(bytes).map_err(|e| e.context(format_args!("read entry {index}")))?;
-        for message in Messages::of(bytes)?.iter() {
+    fn batch(&mut self, index: Index, messages: &Messages) -> Result<()> {
+        for message in messages.iter() {
             let line = message.strip_suffix(b"\n").unwrap_or(message);
             match &mut self.raw {
                 Some(raw) => {

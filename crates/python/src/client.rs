@@ -9,6 +9,7 @@ use crate::log::Log;
 use crate::pool::Pool;
 use crate::ranges;
 use crate::records::{Records, RecordsInfo};
+use crate::scribe::Scribe;
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::{ClientOptions, Endpoint, NewFile, Secret, Secrets, TlsClient, Token};
@@ -313,6 +314,12 @@ impl Client {
     fn record_tables(&self, py: Python<'_>) -> PyResult<Vec<RecordsInfo>> {
         let tables = waiting(py, || self.pool.lend()?.tables())?;
         Ok(tables.into_iter().map(RecordsInfo::from).collect())
+    }
+
+    /// Scribe's categories, over this client's connections.
+    #[getter]
+    fn scribe(&self) -> Scribe {
+        Scribe::new(self.pool.clone())
     }
 
     /// The node's log, over this client's connections.

@@ -17,6 +17,7 @@ mod process;
 mod ranges;
 mod records;
 mod ride;
+mod scribe;
 mod shuffle;
 mod stream;
 
@@ -42,6 +43,9 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<log::Log>()?;
     module.add_class::<log::LogReader>()?;
     module.add_class::<log::TopicInfo>()?;
+    module.add_class::<scribe::Scribe>()?;
+    module.add_class::<scribe::CategoryReader>()?;
+    module.add_class::<scribe::CategoryInfo>()?;
     module.add_class::<shuffle::Rules>()?;
     module.add_class::<shuffle::Mapper>()?;
     module.add_class::<shuffle::Receiver>()?;

@@ -399,7 +399,7 @@ fn split(append: &msg::Append, body: &[u8]) -> Result<Vec<(batch::Head, Vec<u8>)
     let (mut reader, mut batches) = (Reader::new(body), Vec::new());
     while reader.remaining() > 0 {
         let bytes = reader.bytes().map_err(|_| wrong("the last batch is cut: send it again"))?;
-        let head = batch::verify(bytes)?;
+        let (head, _) = batch::verify(bytes)?;
         if !named.contains(head.category.name()) {
             return Err(wrong("a batch is of a category that the request does not name: name it"));
         }

@@ -6,11 +6,9 @@
 
 pub mod agent;
 pub mod aside;
-pub mod batch;
 pub mod call;
 pub mod carrier;
 pub mod carry;
-pub mod category;
 pub mod door;
 pub mod face;
 pub mod files;
@@ -28,3 +26,27 @@ pub mod thrift;
 pub mod view;
 pub mod ways;
 pub mod word;
+
+/// What travels is read by clients, too.
+pub use holdfast_wire::scribe::{batch, category};
+
+const _: () = {
+    assert!(category::TOPIC_BYTES_MAX <= holdfast_log::TOPIC_BYTES_MAX);
+    assert!(
+        holdfast_view::ENVELOPE_BYTES + batch::ENCODED_BYTES_MAX
+            <= holdfast_base::limits::ENTRY_BYTES_MAX
+    );
+    assert!(batch::VERSION < reader::VERSION);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::category::{CATEGORY_BYTES_MAX, Category};
+
+    #[test]
+    fn the_log_takes_each_category_s_topic() {
+        for name in ["web", "-Web.v2_", &"W".repeat(CATEGORY_BYTES_MAX)] {
+            holdfast_log::check_topic(&Category::new(name).unwrap().topic()).unwrap();
+        }
+    }
+}

@@ -18,6 +18,12 @@ use std::collections::BTreeMap;
 /// Spools that ever sent to a category: one is a directory of an agent's, made once.
 pub const SPOOLS_MAX: usize = 1 << 16;
 
+/// The version of a category's entry, where it is one that this build does not know: of a batch, or of what
+/// else there is ([`reader`], [`word`], [`hour`]).
+fn unknown_version(entry: &[u8]) -> Option<u8> {
+    entry.first().copied().filter(|version| *version > hour::VERSION)
+}
+
 /// What a category has taken, all together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -227,7 +233,7 @@ impl View for CategoryView {
     }
 
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
-        if let Some(version) = batch::unknown_version(command) {
+        if let Some(version) = unknown_version(command) {
             return Applied::UnknownVersion(format!("version {version} of a batch of messages"));
         }
         if !batch::is_one(command) {

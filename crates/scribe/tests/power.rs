@@ -29,7 +29,7 @@ struct Topic {
 
 impl Topic {
     fn take(&mut self, bytes: &[u8]) -> (Category, Position) {
-        let head = batch::verify(bytes).unwrap();
+        let (head, _) = batch::verify(bytes).unwrap();
         let position = self.position.entry(head.category.clone()).or_insert(Position::START);
         if head.begins() == *position {
             *position = head.ends();

@@ -1,5 +1,8 @@
 //! Messages of Scribe's categories: batches of log messages on their way to a topic, where spools are, and
-//! batches that are read. What a batch is, docs/formats/scribe.md says; here it is bytes.
+//! batches that are read. What a batch is, docs/formats/scribe.md says, and [`batch`]; here it is bytes.
+
+pub mod batch;
+pub mod category;
 
 use holdfast_base::codec_struct;
 use holdfast_base::ids::Index;

@@ -564,7 +564,7 @@ fn a_category_is_kept_for_as_long_as_was_asked_for() {
     let refused = node.run(&["scribe", "tail", "large", "--no-follow", "--from", "1"]);
     refused.refused(&["from entry 1:", "read from "]);
     // The oldest that there is: a round may have given up more meanwhile, as it may in front of any reader.
-    let page = asks.scribe_read("large", Index(0), false).unwrap();
+    let page = asks.scribe_read("large", Index(0), std::time::Duration::ZERO).unwrap();
     assert!(page.batches[0].0.0 >= first);
     drop(asks);
     let data = node.kill();

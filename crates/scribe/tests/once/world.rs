@@ -198,7 +198,7 @@ impl World {
             0 => self.bag[at].clone(),
             _ => self.bag.swap_remove(at),
         };
-        let head = batch::verify(&bytes).unwrap();
+        let (head, _) = batch::verify(&bytes).unwrap();
         let position = self.append(&head.category, bytes);
         let category = head.category;
         self.answers.push(Answer { agent, process, category, position });

@@ -2,12 +2,10 @@
 //! changed again: what a spool keeps, carriers carry and a topic's entry holds. docs/formats/scribe.md has
 //! it byte by byte. Pure.
 
-use crate::category::Category;
+use super::category::{CATEGORY_BYTES_MAX, Category};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{DecodeError, Reader};
-use holdfast_base::limits::ENTRY_BYTES_MAX;
 use holdfast_base::{Error, Result};
-use holdfast_view::ENVELOPE_BYTES;
 
 /// One message: what is longer can never be taken.
 pub const MESSAGE_BYTES_MAX: usize = 512 << 10;
@@ -21,12 +19,11 @@ pub const ENCODED_BYTES_MAX: usize = HEAD_BYTES + u8::MAX as usize + BATCH_BYTES
 
 const _: () = {
     assert!(4 + MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX);
-    assert!(ENVELOPE_BYTES + ENCODED_BYTES_MAX <= ENTRY_BYTES_MAX);
-    assert!(crate::category::CATEGORY_BYTES_MAX <= u8::MAX as usize);
+    assert!(CATEGORY_BYTES_MAX <= u8::MAX as usize);
 };
 
-const VERSION: u8 = 1;
-const _: () = assert!(VERSION < crate::reader::VERSION);
+/// Of such an entry of a category; there are others.
+pub const VERSION: u8 = 1;
 /// From here on the checksum counts.
 const CHECKED_FROM: usize = 5;
 /// zstd's own default: a quarter of a core's time for each 100 MB/s.
@@ -98,12 +95,6 @@ impl Head {
     }
 }
 
-/// The version of a category's entry, where it is one that this build does not know: of a batch, or of what
-/// else there is ([`crate::reader`], [`crate::word`], [`crate::hour`]).
-pub fn unknown_version(entry: &[u8]) -> Option<u8> {
-    entry.first().copied().filter(|version| *version > crate::hour::VERSION)
-}
-
 /// Whether a category's entry is a batch; there are others.
 pub fn is_one(entry: &[u8]) -> bool {
     entry.first() == Some(&VERSION)
@@ -151,7 +142,7 @@ fn parse(batch: &[u8]) -> Result<(Head, &[u8]), DecodeError> {
 
 /// As [`decode`], of a batch that comes from somebody else: its checksum is right, and its messages can be
 /// read. So nobody who keeps it meets one that cannot.
-pub fn verify(batch: &[u8]) -> Result<Head> {
+pub fn verify(batch: &[u8]) -> Result<(Head, Messages)> {
     let (head, payload) = decode(batch)?;
     if crc32c(&batch[CHECKED_FROM..]) != head.checksum {
         return Err(Error::corrupt(format!(
@@ -159,8 +150,8 @@ pub fn verify(batch: &[u8]) -> Result<Head> {
             head.category
         )));
     }
-    unpack(&head, payload)?;
-    Ok(head)
+    let messages = unpack(&head, payload)?;
+    Ok((head, messages))
 }
 
 /// The messages of a batch, in their order.
@@ -312,13 +303,13 @@ mod tests {
         let messages: [&[u8]; 4] = [b"one", b"", &long, b"\0\xff\n"];
         let first = packed(&messages).number(SpoolId(5), Position::START);
         assert!(first.len() < 1000, "it is compressed");
-        let head = verify(&first).unwrap();
+        let (head, _) = verify(&first).unwrap();
         assert_eq!((head.begins(), head.ends().next, head.count), (Position::START, 5, 4));
         let read = Messages::of(&first).unwrap();
         assert!(read.iter().eq(messages));
         let second = packed(&[b"x"]).number(SpoolId(5), head.ends());
         let other = packed(&[b"x"]).number(SpoolId(5), Position { checksum: 1, ..head.ends() });
-        let [second, other] = [second, other].map(|batch| verify(&batch).unwrap());
+        let [second, other] = [second, other].map(|batch| verify(&batch).unwrap().0);
         assert_eq!(second.begins(), head.ends());
         assert_ne!(second.checksum, other.checksum, "it follows from what came before");
     }
