@@ -1,146 +1,24 @@
 //! The router's core: turns commands into requests, and outcomes into answers or into requests to
 //! another pool. Holds no socket and no clock.
 
+mod reply;
+mod task;
+mod warm;
+
 use super::command::{self, Keyed, Kind};
 use super::plan::RoutePlan;
 use super::recent::Recent;
 use crate::fleet::{Fleet, Outcome, Request, Transport};
 use crate::protocol::TOO_LARGE;
-use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape, push_number};
+use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape};
 use holdfast_env::trial::Knob;
+use reply::Reply;
 use std::sync::Arc;
+use task::{Next, Owned, Stage, Task};
 
 /// Keys of one request to a server.
 static KEYS_MAX: Knob = Knob::new("cache-client.route-keys", 100, &[1, 2, 7]);
-/// What one answer to a client may take: a get of very many keys must not take all memory.
-const REPLY_BYTES_MAX: usize = 64 << 20;
-/// A longer expiry is a date in memcached's eyes.
-const EXPIRY_S_MAX: u64 = 30 * 24 * 3600;
 const NO_GROUP: u32 = u32::MAX;
-
-/// What a command of a client will be answered with.
-#[derive(Default)]
-struct Reply {
-    /// Requests that it waits for.
-    parts: u32,
-    bytes: Vec<u8>,
-    is_get: bool,
-    is_mute: bool,
-    is_too_long: bool,
-    /// What it says does not depend on outcomes.
-    is_fixed: bool,
-    /// The worker has taken it from `whole`.
-    is_seen: bool,
-    /// Whose it is: a connection and which of those that had its number.
-    connection: (u32, u32),
-}
-
-/// Which pool a request went to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Main,
-    Gutter,
-}
-
-/// What the outcome of a request is for.
-enum Task {
-    Gets {
-        reply: u32,
-        pool: usize,
-        stage: Stage,
-        verb: Vec<u8>,
-        keys: Vec<u8>,
-    },
-    Keyed {
-        reply: u32,
-        pool: usize,
-        stage: Stage,
-        of: Owned,
-    },
-    /// A get of a warm pool, for a key that the cold pool `pool` misses.
-    Warm {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-    },
-    /// A delete in a warm pool.
-    Forget {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-        is_binary: bool,
-    },
-    /// One of a flush: all must be carried out.
-    Flush {
-        reply: u32,
-    },
-    /// Nobody waits for it.
-    Aside,
-}
-
-/// What an outcome asks for next.
-enum Next {
-    /// Of a dead server's gutter pool.
-    Gets {
-        reply: u32,
-        pool: usize,
-        verb: Vec<u8>,
-        keys: Vec<u8>,
-    },
-    Keyed {
-        reply: u32,
-        pool: usize,
-        of: Owned,
-    },
-    /// Of a cold pool's warm one.
-    Warm {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-    },
-    /// What the warm pool had belongs into the cold one.
-    Fill {
-        pool: usize,
-        of: Owned,
-    },
-    /// A server could not be told of a delete: it is when it is back.
-    Owe {
-        pool: usize,
-        key: Vec<u8>,
-        is_binary: bool,
-    },
-    /// What the warm pool still has is old.
-    Forget {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-        is_binary: bool,
-    },
-}
-
-/// A command about one key, kept until it is answered.
-struct Owned {
-    kind: Kind,
-    key: Vec<u8>,
-    is_binary: bool,
-    line: Vec<u8>,
-    value: Vec<u8>,
-    is_quiet: bool,
-}
-
-impl Owned {
-    fn as_keyed(&self) -> Keyed<'_> {
-        Keyed {
-            kind: self.kind,
-            key: &self.key,
-            is_binary: self.is_binary,
-            line: self.line.clone(),
-            value: &self.value,
-            is_mute: false,
-            is_quiet: self.is_quiet,
-        }
-    }
-}
 
 /// What a router did, for `stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -195,66 +73,6 @@ impl Router {
             whole: Vec::new(),
             request: Vec::new(),
             tally: Tally::default(),
-        }
-    }
-
-    fn open(&mut self, connection: (u32, u32), is_get: bool, is_mute: bool) -> u32 {
-        let reply = Reply { connection, is_get, is_mute, ..Reply::default() };
-        match self.free_replies.pop() {
-            Some(number) => {
-                self.replies[number as usize] = reply;
-                number
-            }
-            None => {
-                self.replies.push(reply);
-                self.replies.len() as u32 - 1
-            }
-        }
-    }
-
-    /// An answer that no server is asked for.
-    pub fn say(&mut self, connection: (u32, u32), bytes: &[u8]) -> u32 {
-        let reply = self.open(connection, false, false);
-        self.replies[reply as usize].bytes.extend_from_slice(bytes);
-        self.whole.push(reply);
-        reply
-    }
-
-    /// Takes the next reply that has become whole, and says whose it is.
-    pub fn take_whole(&mut self) -> Option<(u32, (u32, u32))> {
-        let reply = self.whole.pop()?;
-        let of = &mut self.replies[reply as usize];
-        of.is_seen = true;
-        Some((reply, of.connection))
-    }
-
-    /// Whether a reply is whole, and was taken as such.
-    pub fn is_ready(&self, reply: u32) -> bool {
-        self.replies[reply as usize].is_seen
-    }
-
-    /// Takes a whole reply's bytes, and forgets it.
-    pub fn close(&mut self, reply: u32) -> Vec<u8> {
-        let of = std::mem::take(&mut self.replies[reply as usize]);
-        self.free_replies.push(reply);
-        if of.is_mute {
-            return Vec::new();
-        }
-        if of.is_too_long {
-            return b"SERVER_ERROR out of memory writing get response\r\n".to_vec();
-        }
-        let mut bytes = of.bytes;
-        if of.is_get {
-            bytes.extend_from_slice(b"END\r\n");
-        }
-        bytes
-    }
-
-    fn part_done(&mut self, reply: u32) {
-        let of = &mut self.replies[reply as usize];
-        of.parts -= 1;
-        if of.parts == 0 {
-            self.whole.push(reply);
         }
     }
 
@@ -511,19 +329,6 @@ impl Router {
         self.part_done(reply);
     }
 
-    fn append(&mut self, reply: u32, bytes: &[u8]) {
-        let of = &mut self.replies[reply as usize];
-        if of.is_fixed {
-            return;
-        }
-        of.is_too_long |= of.bytes.len() + bytes.len() > REPLY_BYTES_MAX;
-        if of.is_too_long {
-            of.bytes = Vec::new();
-        } else {
-            of.bytes.extend_from_slice(bytes);
-        }
-    }
-
     fn keyed_done(
         &mut self,
         reply: u32,
@@ -571,37 +376,6 @@ impl Router {
         self.part_done(reply);
     }
 
-    /// A warm pool has said what it knows of a key.
-    fn warm_done(&mut self, reply: u32, pool: usize, key: Vec<u8>, outcome: Outcome<'_>) {
-        self.tally.warm_gets += 1;
-        if let Outcome::Answer(answer) = outcome
-            && let Some((flags, expiry_s, data)) = warm_value(answer)
-        {
-            self.tally.warm_hits += 1;
-            self.tally.hits += 1;
-            let mut block = b"VALUE ".to_vec();
-            block.extend_from_slice(&key);
-            let mut tail = vec![b' '];
-            push_number(&mut tail, flags);
-            let mut line = [b"add ", &key[..], &tail, b" "].concat();
-            push_number(&mut line, expiry_s);
-            tail.push(b' ');
-            push_number(&mut tail, data.len() as u64);
-            block.extend_from_slice(&tail);
-            block.extend_from_slice(b"\r\n");
-            block.extend_from_slice(data);
-            block.extend_from_slice(b"\r\n");
-            self.append(reply, &block);
-            line.push(b' ');
-            push_number(&mut line, data.len() as u64);
-            let value = [data, b"\r\n"].concat();
-            let kind = Kind::Change;
-            let of = Owned { kind, key, is_binary: false, line, value, is_quiet: false };
-            self.next.push(Next::Fill { pool, of });
-        }
-        self.part_done(reply);
-    }
-
     /// Makes the requests that outcomes asked for; whether there were any.
     pub fn follow(&mut self, fleet: &mut Fleet, now_ns: u64) -> bool {
         let had_some = !self.next.is_empty();
@@ -625,47 +399,6 @@ impl Router {
         had_some
     }
 
-    fn ask_warm(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, key: Vec<u8>) {
-        let plan = self.plan.clone();
-        let server = plan.pools[pool].warm.and_then(|warm| plan.pools[warm].server(&key));
-        let Some(server) = server else { return self.part_done(reply) };
-        self.request.clear();
-        self.request.extend_from_slice(b"mg ");
-        self.request.extend_from_slice(&key);
-        // With its expiry: a copy must not live longer.
-        self.request.extend_from_slice(b" f t v\r\n");
-        self.ask(fleet, server, Transport::Tcp, Shape::Meta, 0, Task::Warm { reply, pool, key });
-    }
-
-    /// Adds what the warm pool had to the cold one, unless the key was changed meanwhile.
-    fn fill(&mut self, fleet: &mut Fleet, pool: usize, of: &Owned, now_ns: u64) {
-        let plan = self.plan.clone();
-        if self.recent.is_recent(&of.key, now_ns) {
-            return;
-        }
-        let Some(server) = plan.pools[pool].server(&of.key) else { return };
-        self.request.clear();
-        of.as_keyed().request(None, &mut self.request);
-        self.ask(fleet, server, Transport::Tcp, Shape::Line, 0, Task::Aside);
-    }
-
-    /// Deletes what a warm pool still has of a key that was changed.
-    fn forget(
-        &mut self,
-        fleet: &mut Fleet,
-        reply: u32,
-        pool: usize,
-        (key, is_binary): (&[u8], bool),
-    ) {
-        let plan = self.plan.clone();
-        let Some(pool) = plan.pools[pool].warm else { return self.part_done(reply) };
-        let Some(server) = plan.pools[pool].server(key) else { return self.part_done(reply) };
-        let (line, shape) = command::delete_line(key, is_binary);
-        self.request = line;
-        let task = Task::Forget { reply, pool, key: key.to_vec(), is_binary };
-        self.ask(fleet, server, Transport::Tcp, shape, 0, task);
-    }
-
     /// What a server of a pool has of a key is old from now on, though it cannot be told yet.
     fn owe(&mut self, fleet: &mut Fleet, pool: usize, key: &[u8], is_binary: bool) {
         if let Some(server) = self.plan.pools[pool].server(key) {
@@ -679,24 +412,4 @@ fn refuses(answer: &[u8]) -> bool {
     let refusals: [&[u8]; 7] =
         [b"NOT_", b"EXISTS", b"ERROR", b"SERVER_ERROR", b"CLIENT_ERROR", b"NS", b"EX"];
     answer.starts_with(b"NF") || refusals.iter().any(|refusal| answer.starts_with(refusal))
-}
-
-/// Client flags, expiry and value of a meta get's answer.
-fn warm_value(answer: &[u8]) -> Option<(u64, u64, &[u8])> {
-    let end = answer.iter().position(|b| *b == b'\n')?;
-    let line = answer[..end].strip_suffix(b"\r")?;
-    let len =
-        usize::try_from(wire::number(line.strip_prefix(b"VA ").and(Some(wire::word(line, 1)))?)?)
-            .ok()?;
-    let (mut flags, mut expiry_s) = (0, 0);
-    for word in line.split(|b| *b == b' ').skip(2) {
-        match word.split_first() {
-            Some((b'f', digits)) => flags = wire::number(digits)?,
-            // -1 is for good; what expires within this second is not worth a copy.
-            Some((b't', b"-1")) => expiry_s = 0,
-            Some((b't', digits)) => expiry_s = wire::number(digits)?.clamp(1, EXPIRY_S_MAX),
-            _ => {}
-        }
-    }
-    Some((flags, expiry_s, answer.get(end + 1..end + 1 + len)?))
 }
