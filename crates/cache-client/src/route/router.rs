@@ -1,6 +1,7 @@
 //! The router's core: turns commands into requests, and outcomes into answers or into requests to
 //! another pool. Holds no socket and no clock.
 
+mod leases;
 mod reply;
 mod task;
 mod warm;
@@ -12,6 +13,7 @@ use crate::fleet::{Fleet, Outcome, Request, Transport};
 use crate::protocol::TOO_LARGE;
 use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape};
 use holdfast_env::trial::Knob;
+use leases::Leases;
 use reply::Reply;
 use std::sync::Arc;
 use task::{Next, Owned, Stage, Task};
@@ -33,11 +35,15 @@ pub struct Tally {
     pub warm_hits: u64,
     /// Gets without an answer in time.
     pub lost: u64,
+    /// Keys that were not asked for, answers that were not believed, and stores that were refused, for their server
+    /// has no lease.
+    pub left_out: u64,
 }
 
 pub struct Router {
     plan: Arc<RoutePlan>,
     recent: Arc<Recent>,
+    leases: Leases,
     tasks: Vec<Option<Task>>,
     free_tasks: Vec<u32>,
     replies: Vec<Reply>,
@@ -63,6 +69,7 @@ impl Router {
     pub fn new(plan: Arc<RoutePlan>, recent: Arc<Recent>) -> Router {
         Router {
             group_of: vec![NO_GROUP; plan.members.len()],
+            leases: Leases::new(&plan),
             plan,
             recent,
             tasks: Vec::new(),
@@ -76,6 +83,16 @@ impl Router {
         }
     }
 
+    /// Keeps what an outcome will be for; its ticket.
+    fn keep(&mut self, task: Task) -> u64 {
+        let number = self.free_tasks.pop().unwrap_or_else(|| {
+            self.tasks.push(None);
+            self.tasks.len() as u32 - 1
+        });
+        self.tasks[number as usize] = Some(task);
+        u64::from(number)
+    }
+
     fn ask(
         &mut self,
         fleet: &mut Fleet,
@@ -85,12 +102,7 @@ impl Router {
         keys: u32,
         task: Task,
     ) {
-        let number = self.free_tasks.pop().unwrap_or_else(|| {
-            self.tasks.push(None);
-            self.tasks.len() as u32 - 1
-        });
-        self.tasks[number as usize] = Some(task);
-        let (ticket, bytes) = (u64::from(number), &self.request);
+        let (ticket, bytes) = (self.keep(task), &self.request);
         fleet.submit(Request { server, transport, shape, keys, ticket, bytes });
     }
 
@@ -100,10 +112,11 @@ impl Router {
         connection: (u32, u32),
         verb: &[u8],
         keys: &[u8],
+        now_ns: u64,
     ) -> u32 {
         let reply = self.open(connection, true, false);
         self.tally.gets += keys.split(|b| *b == b' ').filter(|key| !key.is_empty()).count() as u64;
-        self.gets(fleet, reply, None, verb, keys);
+        self.gets(fleet, reply, None, verb, keys, now_ns);
         if self.replies[reply as usize].parts == 0 {
             self.whole.push(reply);
         }
@@ -119,6 +132,7 @@ impl Router {
         dead: Option<usize>,
         verb: &[u8],
         keys: &[u8],
+        now_ns: u64,
     ) {
         let plan = self.plan.clone();
         let mut groups: Vec<Group> = Vec::new();
@@ -133,6 +147,10 @@ impl Router {
                 Some(pool) => plan.pools[pool].gutter,
             };
             let Some(server) = from.and_then(|from| plan.pools[from].server(key)) else { continue };
+            if !self.leases.may_count(plan.pools[pool].lease, server, fleet, now_ns) {
+                self.tally.left_out += 1;
+                continue;
+            }
             let at = self.group_of[server as usize];
             let group = match groups.get_mut(at as usize) {
                 Some(group) if group.server == server => group,
@@ -167,7 +185,7 @@ impl Router {
             self.replies[reply as usize].parts += 1;
             let (server, pool, count) = (group.server, group.pool, group.count);
             let (verb, keys) = (verb.to_vec(), group.keys);
-            let task = Task::Gets { reply, pool, stage, verb, keys };
+            let task = Task::Gets { reply, pool, stage, server, verb, keys };
             self.ask(fleet, server, transport, Shape::Values, count, task);
         }
     }
@@ -194,7 +212,7 @@ impl Router {
             value: of.value.to_vec(),
             is_quiet: of.is_quiet,
         };
-        self.send_keyed(fleet, reply, pool, Stage::Main, owned);
+        self.send_keyed(fleet, (reply, pool, Stage::Main), owned, now_ns);
         reply
     }
 
@@ -212,13 +230,33 @@ impl Router {
         number
     }
 
-    fn send_keyed(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, stage: Stage, of: Owned) {
+    fn send_keyed(
+        &mut self,
+        fleet: &mut Fleet,
+        (reply, pool, stage): (u32, usize, Stage),
+        mut of: Owned,
+        now_ns: u64,
+    ) {
         let plan = self.plan.clone();
         let (to, expiry_s) = match stage {
             Stage::Main => (Some(pool), None),
             Stage::Gutter => (plan.pools[pool].gutter, Some(plan.gutter_expiry_s)),
         };
         let server = to.and_then(|to| plan.pools[to].server(&of.key));
+        let lease = plan.pools[pool].lease;
+        if let Some(server) = server
+            && !self.leases.may_count(lease, server, fleet, now_ns)
+            && let Some(refusal) = of.refusal()
+        {
+            self.tally.left_out += 1;
+            self.append(reply, &refusal);
+            if !matches!(of.kind, Kind::Set | Kind::MetaSet) {
+                return self.part_done(reply);
+            }
+            // What it should have replaced must not be served when the server counts again.
+            self.replies[reply as usize].is_fixed = true;
+            of = of.into_delete();
+        }
         if stage == Stage::Gutter && of.kind.is_write() {
             self.owe(fleet, pool, &of.key, of.is_binary);
         }
@@ -229,7 +267,7 @@ impl Router {
         self.tally.gutter += u64::from(stage == Stage::Gutter);
         match server {
             Some(server) => {
-                let task = Task::Keyed { reply, pool, stage, of };
+                let task = Task::Keyed { reply, pool, stage, server, of };
                 self.ask(fleet, server, Transport::Tcp, shape, 0, task);
             }
             // A pool has servers, and a gutter was looked for before.
@@ -257,18 +295,35 @@ impl Router {
     }
 
     /// A request has an outcome. What is to be asked next waits for [`Router::follow`].
-    pub fn settle(&mut self, ticket: u64, outcome: Outcome<'_>) {
+    pub fn settle(&mut self, ticket: u64, outcome: Outcome<'_>, now_ns: u64) {
         let Some(task) = self.tasks[ticket as usize].take() else { return };
         self.free_tasks.push(ticket as u32);
         self.tally.lost += u64::from(outcome == Outcome::Lost);
         match task {
-            Task::Gets { reply, pool, stage, verb, keys } => {
+            Task::Gets { reply, pool, server, .. }
+                if self.is_late(pool, server, outcome, now_ns) =>
+            {
+                self.part_done(reply);
+            }
+            Task::Gets { reply, pool, stage, verb, keys, .. } => {
                 self.gets_done((reply, pool, stage), verb, keys, outcome);
             }
-            Task::Keyed { reply, pool, stage, of } => {
+            Task::Keyed { reply, pool, server, of, .. }
+                if of.kind == Kind::MetaGet && self.is_late(pool, server, outcome, now_ns) =>
+            {
+                self.append(reply, &of.refusal().unwrap_or_default());
+                self.part_done(reply);
+            }
+            Task::Keyed { reply, pool, stage, of, .. } => {
                 self.keyed_done(reply, pool, stage, of, outcome)
             }
-            Task::Warm { reply, pool, key } => self.warm_done(reply, pool, key, outcome),
+            Task::Warm { reply, pool, server, .. }
+                if self.is_late(pool, server, outcome, now_ns) =>
+            {
+                self.part_done(reply);
+            }
+            Task::Warm { reply, pool, key, .. } => self.warm_done(reply, pool, key, outcome),
+            Task::Look { watch, ended, asked_ns } => self.looked(watch, ended, asked_ns, outcome),
             Task::Flush { reply } => {
                 if outcome != Outcome::Answer(b"OK\r\n") {
                     let bytes = &mut self.replies[reply as usize].bytes;
@@ -286,6 +341,14 @@ impl Router {
             }
             Task::Aside => {}
         }
+    }
+
+    /// Whether a server has answered that does not count any more: its lease may have ended since it was asked.
+    fn is_late(&mut self, pool: usize, server: u32, outcome: Outcome<'_>, now_ns: u64) -> bool {
+        let counts = self.leases.count(self.plan.pools[pool].lease, server, now_ns);
+        let is_late = !counts && matches!(outcome, Outcome::Answer(_));
+        self.tally.left_out += u64::from(is_late);
+        is_late
     }
 
     fn gets_done(
@@ -382,13 +445,15 @@ impl Router {
         while let Some(next) = self.next.pop() {
             match next {
                 Next::Gets { reply, pool, verb, keys } => {
-                    self.gets(fleet, reply, Some(pool), &verb, &keys);
+                    self.gets(fleet, reply, Some(pool), &verb, &keys, now_ns);
                     self.part_done(reply);
                 }
                 Next::Keyed { reply, pool, of } => {
-                    self.send_keyed(fleet, reply, pool, Stage::Gutter, of);
+                    self.send_keyed(fleet, (reply, pool, Stage::Gutter), of, now_ns);
                 }
-                Next::Warm { reply, pool, key } => self.ask_warm(fleet, reply, pool, key),
+                Next::Warm { reply, pool, key } => {
+                    self.ask_warm(fleet, (reply, pool), key, now_ns);
+                }
                 Next::Fill { pool, of } => self.fill(fleet, pool, &of, now_ns),
                 Next::Owe { pool, key, is_binary } => self.owe(fleet, pool, &key, is_binary),
                 Next::Forget { reply, pool, key, is_binary } => {

@@ -47,16 +47,33 @@ impl Router {
         self.part_done(reply);
     }
 
-    pub(super) fn ask_warm(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, key: Vec<u8>) {
+    pub(super) fn ask_warm(
+        &mut self,
+        fleet: &mut Fleet,
+        (reply, pool): (u32, usize),
+        key: Vec<u8>,
+        now_ns: u64,
+    ) {
         let plan = self.plan.clone();
         let server = plan.pools[pool].warm.and_then(|warm| plan.pools[warm].server(&key));
         let Some(server) = server else { return self.part_done(reply) };
+        if !self.leases.may_count(plan.pools[pool].lease, server, fleet, now_ns) {
+            self.tally.left_out += 1;
+            return self.part_done(reply);
+        }
         self.request.clear();
         self.request.extend_from_slice(b"mg ");
         self.request.extend_from_slice(&key);
         // With its expiry: a copy must not live longer.
         self.request.extend_from_slice(b" f t v\r\n");
-        self.ask(fleet, server, Transport::Tcp, Shape::Meta, 0, Task::Warm { reply, pool, key });
+        self.ask(
+            fleet,
+            server,
+            Transport::Tcp,
+            Shape::Meta,
+            0,
+            Task::Warm { reply, pool, server, key },
+        );
     }
 
     /// Adds what the warm pool had to the cold one, unless the key was changed meanwhile.
@@ -66,6 +83,9 @@ impl Router {
             return;
         }
         let Some(server) = plan.pools[pool].server(&of.key) else { return };
+        if !self.leases.may_count(plan.pools[pool].lease, server, fleet, now_ns) {
+            return;
+        }
         self.request.clear();
         of.as_keyed().request(None, &mut self.request);
         self.ask(fleet, server, Transport::Tcp, Shape::Line, 0, Task::Aside);
