@@ -29,6 +29,7 @@ A file of routes:
     hashing = \"ketama_weighted\"         # or \"ketama\", as libmemcached calls them
     gutter = \"spare\"                    # has the keys of dead servers meanwhile
     warm_from = \"old\"                   # is asked for what this pool misses
+    server_lease = \"main\"               # servers count by leases of `invalidate run --to main`
 
     [pools.spare]
     servers = [\"10.0.1.1:11211\"]
@@ -55,6 +56,10 @@ pub struct RouteOptions {
     /// Servers that are asked for what the pool misses
     #[arg(long, value_name = "SERVERS", value_delimiter = ',', requires = "servers")]
     pub warm_from: Vec<String>,
+    /// Servers count by the leases of `holdfast invalidate run --to POOL --server-lease`: of one without, nothing is
+    /// read, and nothing is stored there
+    #[arg(long, value_name = "POOL", requires = "servers")]
+    pub server_lease: Option<String>,
     /// Send gets over UDP
     #[arg(long, requires = "servers")]
     pub udp: bool,
@@ -125,6 +130,7 @@ struct FilePool {
     gets: String,
     gutter: Option<String>,
     warm_from: Option<String>,
+    server_lease: Option<String>,
     ssl_ca_cert: Option<PathBuf>,
     ssl_chain_cert: Option<PathBuf>,
     ssl_key: Option<PathBuf>,
@@ -183,6 +189,7 @@ impl FilePool {
             gets,
             gutter: self.gutter,
             warm_from: self.warm_from,
+            server_lease: self.server_lease,
             tls: trust(self.ssl_ca_cert, self.ssl_chain_cert, self.ssl_key).map_err(doing)?,
             name,
         })
@@ -227,6 +234,7 @@ impl RouteOptions {
         };
         let mut main = pool("main", &self.servers)?;
         main.gets = if self.udp { Transport::Udp } else { Transport::Tcp };
+        main.server_lease = self.server_lease.clone();
         let mut pools = Vec::new();
         for (name, servers, names) in [
             ("gutter", &self.gutter, &mut main.gutter),
@@ -351,6 +359,7 @@ mod tests {
         assert_eq!((plan.pools.len(), plan.members.len()), (3, 5));
         assert_eq!(listen.as_deref(), Some("127.0.0.1:11311"));
         assert_eq!(plan.pools[plan.pool(b"session:1")].name, "spare");
+        assert_eq!(plan.leases, [b"holdfast:invalidate:main"]);
     }
 
     #[test]
@@ -369,6 +378,8 @@ mod tests {
         wrong(&format!("{main}ssl_key = \"k\"\n"), &["pool `main`", "belong together"]);
         wrong(&format!("{main}ssl_ca_cert = \"/none.pem\"\n"), &["pool `main`", "/none.pem"]);
         wrong(&format!("{main}gets = \"udp\"\nssl_ca_cert = \"c\"\n"), &["UDP has no TLS"]);
+        wrong(&format!("{main}server_lease = \"\"\n"), &["`server_lease`", "pool `main`", "--to"]);
+        wrong(&format!("{main}server_lease = \"a b\"\n"), &["`a b`", "--to"]);
         wrong(&format!("{main}color = \"red\"\n"), &["unknown field", "color"]);
         wrong(&main.replace("a:1", "a:99999"), &["a:99999", "65535"]);
         assert!(plan_of(main).is_ok());

@@ -1,9 +1,9 @@
-//! Which servers a lookaside takes values from: those that hold a lease of whoever invalidates them, which says
-//! that they were told what changed until seconds ago. docs/decisions/0028 says what holds. Pure: answers and the
-//! time come in.
+//! Which servers a lookaside, or a router, takes values from: those that hold a lease of whoever invalidates
+//! them, which says that they were told what changed until seconds ago. docs/decisions/0028 says what holds. Pure:
+//! answers and the time come in.
 
 /// Between two looks at a server's lease.
-const LOOK_NS: u64 = 1_000_000_000;
+pub const LOOK_NS: u64 = 1_000_000_000;
 /// How long one is believed: somebody may have stood still since.
 pub const BELIEVED_NS: u64 = 2_000_000_000;
 const _: () = assert!(LOOK_NS < BELIEVED_NS);
@@ -23,7 +23,7 @@ struct Look {
     has_lease: bool,
 }
 
-/// The servers of a lookaside, by their numbers.
+/// Servers, by their numbers.
 #[derive(Clone, Debug)]
 pub struct Standing {
     looks: Vec<Option<Look>>,
@@ -45,6 +45,11 @@ impl Standing {
         })
     }
 
+    /// When it is due at the latest; 0 if nobody has looked.
+    pub fn due_ns(&self, server: u32) -> u64 {
+        self.looks[server as usize].map_or(0, |look| look.asked_ns.saturating_add(LOOK_NS))
+    }
+
     /// A server's answer, or that it gave none.
     pub fn looked(&mut self, server: u32, has_lease: bool, ended: u64, asked_ns: u64) {
         self.looks[server as usize] = Some(Look { asked_ns, ended, has_lease });
@@ -55,6 +60,12 @@ impl Standing {
         let is_good =
             |look: Look| look.has_lease && now_ns.saturating_sub(look.asked_ns) < BELIEVED_NS;
         self.looks[server as usize].is_some_and(is_good)
+    }
+
+    /// Whether what a server is asked now may count: not over another connection than it was looked at.
+    pub fn may_count(&self, server: u32, ended: u64, now_ns: u64) -> bool {
+        self.looks[server as usize].is_some_and(|look| look.ended == ended)
+            && self.counts(server, now_ns)
     }
 
     /// Whether that is so of all.
@@ -80,6 +91,7 @@ mod tests {
         assert!(!standing.is_due(0, 0, 11 * S - 1) && standing.is_due(0, 0, 11 * S));
         assert!(standing.is_due(0, 1, 10 * S), "it may be another process");
         assert!(standing.counts(0, 12 * S - 1));
+        assert!(standing.may_count(0, 0, 12 * S - 1) && !standing.may_count(0, 1, 12 * S - 1));
         assert!(!standing.counts(0, 12 * S), "this reader stood still");
         standing.looked(0, false, 0, 11 * S);
         assert!(!standing.counts(0, 11 * S) && standing.counts(1, 11 * S));

@@ -1,6 +1,8 @@
 //! Which pools there are, and which keys go where. Servers of all pools are numbered through.
 
+use crate::batch;
 use crate::fleet::Transport;
+use crate::lookaside::standing::lease_key;
 use crate::ring::{Hashing, Member, Ring};
 use holdfast_base::{Error, Result};
 use holdfast_env::tls::{TlsTarget, TlsTrust};
@@ -17,11 +19,27 @@ pub struct PoolPlan {
     pub gutter: Option<String>,
     /// The pool that knows what this one still misses.
     pub warm_from: Option<String>,
+    /// The pool of `holdfast invalidate run --to` by whose leases its servers count, and those of its gutter and of
+    /// its warm pool. Nothing has all count.
+    pub server_lease: Option<String>,
     /// Where its servers speak TLS: what they are believed for.
     pub tls: Option<TlsTrust>,
 }
 
 impl PoolPlan {
+    fn lease_key(&self) -> Result<Option<Vec<u8>>> {
+        let Some(pool) = &self.server_lease else { return Ok(None) };
+        let key = lease_key(pool);
+        if pool.is_empty() || batch::check(&key).is_err() {
+            return Err(Error::invalid(format!(
+                "plan routes: `server_lease` of pool `{}` is `{pool}`, which no pool is called: give the name \
+                 behind `--to` of `holdfast invalidate run`",
+                self.name
+            )));
+        }
+        Ok(Some(key))
+    }
+
     /// Of each server, in their order.
     fn targets(&self) -> Result<Vec<Option<TlsTarget>>> {
         let doing = |e: Error| e.context(format_args!("plan routes: pool `{}`", self.name));
@@ -44,6 +62,8 @@ pub struct Pool {
     pub gets: Transport,
     pub gutter: Option<usize>,
     pub warm: Option<usize>,
+    /// Of [`RoutePlan::leases`].
+    pub lease: Option<usize>,
     ring: Ring,
     first: u32,
     servers: u32,
@@ -68,6 +88,8 @@ pub struct RoutePlan {
     pub members: Vec<Member>,
     /// Of each member that speaks TLS.
     pub targets: Vec<Option<TlsTarget>>,
+    /// Keys of the leases that servers count by.
+    pub leases: Vec<Vec<u8>>,
     /// Prefix and pool, the longest first.
     prefixes: Vec<(Vec<u8>, usize)>,
     default: usize,
@@ -93,6 +115,7 @@ impl RoutePlan {
             })
         };
         let (mut made, mut members, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+        let mut leases: Vec<Vec<u8>> = Vec::new();
         for (number, pool) in pools.iter().enumerate() {
             let whose = |what: &str| format!("`{what}` of pool `{}`", pool.name);
             let other = |name: &Option<String>, what: &str| {
@@ -120,7 +143,14 @@ impl RoutePlan {
                     )));
                 }
             }
+            let lease = pool.lease_key()?.map(|key| {
+                leases.iter().position(|lease| *lease == key).unwrap_or_else(|| {
+                    leases.push(key);
+                    leases.len() - 1
+                })
+            });
             made.push(Pool {
+                lease,
                 name: pool.name.clone(),
                 gets: pool.gets,
                 gutter: other(&pool.gutter, "gutter")?,
@@ -139,7 +169,22 @@ impl RoutePlan {
         }
         routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let default = find(default, "`default`")?;
-        Ok(RoutePlan { pools: made, members, targets, prefixes: routes, default, gutter_expiry_s })
+        let prefixes = routes;
+        Ok(RoutePlan { pools: made, members, targets, leases, prefixes, default, gutter_expiry_s })
+    }
+
+    /// Servers that count by a lease: of its pools, and of their gutters and warm pools.
+    pub fn leased(&self, lease: usize) -> Vec<u32> {
+        let of = |pool: usize| self.pools[pool].servers();
+        let whole = |number: usize| {
+            let pool = &self.pools[number];
+            [Some(number), pool.gutter, pool.warm].into_iter().flatten().flat_map(of)
+        };
+        let ours = (0..self.pools.len()).filter(|pool| self.pools[*pool].lease == Some(lease));
+        let mut servers: Vec<u32> = ours.flat_map(whole).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        servers
     }
 
     /// The pool of a key.
@@ -195,6 +240,21 @@ mod tests {
         let mut itself = all();
         itself[0].gutter = Some("a".into());
         assert!(wrong(itself, "a", "a").contains("`gutter` of pool `a` names the pool itself"));
+    }
+
+    /// A gutter of two pools has a lease of each.
+    #[test]
+    fn servers_count_by_the_leases_of_the_pools_that_use_them() {
+        let mut pools = vec![pool("a", &["s1", "s2"]), pool("b", &["s3"]), pool("c", &["s4"])];
+        pools.push(pool("spare", &["s5"]));
+        for (number, lease) in [(0, "x"), (1, "y")] {
+            pools[number].gutter = Some("spare".into());
+            pools[number].server_lease = Some(lease.into());
+        }
+        pools[1].warm_from = Some("c".into());
+        let plan = RoutePlan::new(pools, Vec::new(), "a", 10).unwrap();
+        assert_eq!((plan.leased(0), plan.leased(1)), (vec![0, 1, 4], vec![2, 3, 4]));
+        assert_eq!((plan.pools[2].lease, plan.leases.len()), (None, 2));
     }
 
     #[test]

@@ -1,146 +1,26 @@
 //! The router's core: turns commands into requests, and outcomes into answers or into requests to
 //! another pool. Holds no socket and no clock.
 
+mod leases;
+mod reply;
+mod task;
+mod warm;
+
 use super::command::{self, Keyed, Kind};
 use super::plan::RoutePlan;
 use super::recent::Recent;
 use crate::fleet::{Fleet, Outcome, Request, Transport};
 use crate::protocol::TOO_LARGE;
-use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape, push_number};
+use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape};
 use holdfast_env::trial::Knob;
+use leases::Leases;
+use reply::Reply;
 use std::sync::Arc;
+use task::{Next, Owned, Stage, Task};
 
 /// Keys of one request to a server.
 static KEYS_MAX: Knob = Knob::new("cache-client.route-keys", 100, &[1, 2, 7]);
-/// What one answer to a client may take: a get of very many keys must not take all memory.
-const REPLY_BYTES_MAX: usize = 64 << 20;
-/// A longer expiry is a date in memcached's eyes.
-const EXPIRY_S_MAX: u64 = 30 * 24 * 3600;
 const NO_GROUP: u32 = u32::MAX;
-
-/// What a command of a client will be answered with.
-#[derive(Default)]
-struct Reply {
-    /// Requests that it waits for.
-    parts: u32,
-    bytes: Vec<u8>,
-    is_get: bool,
-    is_mute: bool,
-    is_too_long: bool,
-    /// What it says does not depend on outcomes.
-    is_fixed: bool,
-    /// The worker has taken it from `whole`.
-    is_seen: bool,
-    /// Whose it is: a connection and which of those that had its number.
-    connection: (u32, u32),
-}
-
-/// Which pool a request went to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Main,
-    Gutter,
-}
-
-/// What the outcome of a request is for.
-enum Task {
-    Gets {
-        reply: u32,
-        pool: usize,
-        stage: Stage,
-        verb: Vec<u8>,
-        keys: Vec<u8>,
-    },
-    Keyed {
-        reply: u32,
-        pool: usize,
-        stage: Stage,
-        of: Owned,
-    },
-    /// A get of a warm pool, for a key that the cold pool `pool` misses.
-    Warm {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-    },
-    /// A delete in a warm pool.
-    Forget {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-        is_binary: bool,
-    },
-    /// One of a flush: all must be carried out.
-    Flush {
-        reply: u32,
-    },
-    /// Nobody waits for it.
-    Aside,
-}
-
-/// What an outcome asks for next.
-enum Next {
-    /// Of a dead server's gutter pool.
-    Gets {
-        reply: u32,
-        pool: usize,
-        verb: Vec<u8>,
-        keys: Vec<u8>,
-    },
-    Keyed {
-        reply: u32,
-        pool: usize,
-        of: Owned,
-    },
-    /// Of a cold pool's warm one.
-    Warm {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-    },
-    /// What the warm pool had belongs into the cold one.
-    Fill {
-        pool: usize,
-        of: Owned,
-    },
-    /// A server could not be told of a delete: it is when it is back.
-    Owe {
-        pool: usize,
-        key: Vec<u8>,
-        is_binary: bool,
-    },
-    /// What the warm pool still has is old.
-    Forget {
-        reply: u32,
-        pool: usize,
-        key: Vec<u8>,
-        is_binary: bool,
-    },
-}
-
-/// A command about one key, kept until it is answered.
-struct Owned {
-    kind: Kind,
-    key: Vec<u8>,
-    is_binary: bool,
-    line: Vec<u8>,
-    value: Vec<u8>,
-    is_quiet: bool,
-}
-
-impl Owned {
-    fn as_keyed(&self) -> Keyed<'_> {
-        Keyed {
-            kind: self.kind,
-            key: &self.key,
-            is_binary: self.is_binary,
-            line: self.line.clone(),
-            value: &self.value,
-            is_mute: false,
-            is_quiet: self.is_quiet,
-        }
-    }
-}
 
 /// What a router did, for `stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,11 +35,15 @@ pub struct Tally {
     pub warm_hits: u64,
     /// Gets without an answer in time.
     pub lost: u64,
+    /// Keys that were not asked for, answers that were not believed, and stores that were refused, for their server
+    /// has no lease.
+    pub left_out: u64,
 }
 
 pub struct Router {
     plan: Arc<RoutePlan>,
     recent: Arc<Recent>,
+    leases: Leases,
     tasks: Vec<Option<Task>>,
     free_tasks: Vec<u32>,
     replies: Vec<Reply>,
@@ -185,6 +69,7 @@ impl Router {
     pub fn new(plan: Arc<RoutePlan>, recent: Arc<Recent>) -> Router {
         Router {
             group_of: vec![NO_GROUP; plan.members.len()],
+            leases: Leases::new(&plan),
             plan,
             recent,
             tasks: Vec::new(),
@@ -198,64 +83,14 @@ impl Router {
         }
     }
 
-    fn open(&mut self, connection: (u32, u32), is_get: bool, is_mute: bool) -> u32 {
-        let reply = Reply { connection, is_get, is_mute, ..Reply::default() };
-        match self.free_replies.pop() {
-            Some(number) => {
-                self.replies[number as usize] = reply;
-                number
-            }
-            None => {
-                self.replies.push(reply);
-                self.replies.len() as u32 - 1
-            }
-        }
-    }
-
-    /// An answer that no server is asked for.
-    pub fn say(&mut self, connection: (u32, u32), bytes: &[u8]) -> u32 {
-        let reply = self.open(connection, false, false);
-        self.replies[reply as usize].bytes.extend_from_slice(bytes);
-        self.whole.push(reply);
-        reply
-    }
-
-    /// Takes the next reply that has become whole, and says whose it is.
-    pub fn take_whole(&mut self) -> Option<(u32, (u32, u32))> {
-        let reply = self.whole.pop()?;
-        let of = &mut self.replies[reply as usize];
-        of.is_seen = true;
-        Some((reply, of.connection))
-    }
-
-    /// Whether a reply is whole, and was taken as such.
-    pub fn is_ready(&self, reply: u32) -> bool {
-        self.replies[reply as usize].is_seen
-    }
-
-    /// Takes a whole reply's bytes, and forgets it.
-    pub fn close(&mut self, reply: u32) -> Vec<u8> {
-        let of = std::mem::take(&mut self.replies[reply as usize]);
-        self.free_replies.push(reply);
-        if of.is_mute {
-            return Vec::new();
-        }
-        if of.is_too_long {
-            return b"SERVER_ERROR out of memory writing get response\r\n".to_vec();
-        }
-        let mut bytes = of.bytes;
-        if of.is_get {
-            bytes.extend_from_slice(b"END\r\n");
-        }
-        bytes
-    }
-
-    fn part_done(&mut self, reply: u32) {
-        let of = &mut self.replies[reply as usize];
-        of.parts -= 1;
-        if of.parts == 0 {
-            self.whole.push(reply);
-        }
+    /// Keeps what an outcome will be for; its ticket.
+    fn keep(&mut self, task: Task) -> u64 {
+        let number = self.free_tasks.pop().unwrap_or_else(|| {
+            self.tasks.push(None);
+            self.tasks.len() as u32 - 1
+        });
+        self.tasks[number as usize] = Some(task);
+        u64::from(number)
     }
 
     fn ask(
@@ -267,12 +102,7 @@ impl Router {
         keys: u32,
         task: Task,
     ) {
-        let number = self.free_tasks.pop().unwrap_or_else(|| {
-            self.tasks.push(None);
-            self.tasks.len() as u32 - 1
-        });
-        self.tasks[number as usize] = Some(task);
-        let (ticket, bytes) = (u64::from(number), &self.request);
+        let (ticket, bytes) = (self.keep(task), &self.request);
         fleet.submit(Request { server, transport, shape, keys, ticket, bytes });
     }
 
@@ -282,10 +112,11 @@ impl Router {
         connection: (u32, u32),
         verb: &[u8],
         keys: &[u8],
+        now_ns: u64,
     ) -> u32 {
         let reply = self.open(connection, true, false);
         self.tally.gets += keys.split(|b| *b == b' ').filter(|key| !key.is_empty()).count() as u64;
-        self.gets(fleet, reply, None, verb, keys);
+        self.gets(fleet, reply, None, verb, keys, now_ns);
         if self.replies[reply as usize].parts == 0 {
             self.whole.push(reply);
         }
@@ -301,6 +132,7 @@ impl Router {
         dead: Option<usize>,
         verb: &[u8],
         keys: &[u8],
+        now_ns: u64,
     ) {
         let plan = self.plan.clone();
         let mut groups: Vec<Group> = Vec::new();
@@ -315,6 +147,10 @@ impl Router {
                 Some(pool) => plan.pools[pool].gutter,
             };
             let Some(server) = from.and_then(|from| plan.pools[from].server(key)) else { continue };
+            if !self.leases.may_count(plan.pools[pool].lease, server, fleet, now_ns) {
+                self.tally.left_out += 1;
+                continue;
+            }
             let at = self.group_of[server as usize];
             let group = match groups.get_mut(at as usize) {
                 Some(group) if group.server == server => group,
@@ -349,7 +185,7 @@ impl Router {
             self.replies[reply as usize].parts += 1;
             let (server, pool, count) = (group.server, group.pool, group.count);
             let (verb, keys) = (verb.to_vec(), group.keys);
-            let task = Task::Gets { reply, pool, stage, verb, keys };
+            let task = Task::Gets { reply, pool, stage, server, verb, keys };
             self.ask(fleet, server, transport, Shape::Values, count, task);
         }
     }
@@ -376,7 +212,7 @@ impl Router {
             value: of.value.to_vec(),
             is_quiet: of.is_quiet,
         };
-        self.send_keyed(fleet, reply, pool, Stage::Main, owned);
+        self.send_keyed(fleet, (reply, pool, Stage::Main), owned, now_ns);
         reply
     }
 
@@ -394,13 +230,33 @@ impl Router {
         number
     }
 
-    fn send_keyed(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, stage: Stage, of: Owned) {
+    fn send_keyed(
+        &mut self,
+        fleet: &mut Fleet,
+        (reply, pool, stage): (u32, usize, Stage),
+        mut of: Owned,
+        now_ns: u64,
+    ) {
         let plan = self.plan.clone();
         let (to, expiry_s) = match stage {
             Stage::Main => (Some(pool), None),
             Stage::Gutter => (plan.pools[pool].gutter, Some(plan.gutter_expiry_s)),
         };
         let server = to.and_then(|to| plan.pools[to].server(&of.key));
+        let lease = plan.pools[pool].lease;
+        if let Some(server) = server
+            && !self.leases.may_count(lease, server, fleet, now_ns)
+            && let Some(refusal) = of.refusal()
+        {
+            self.tally.left_out += 1;
+            self.append(reply, &refusal);
+            if !matches!(of.kind, Kind::Set | Kind::MetaSet) {
+                return self.part_done(reply);
+            }
+            // What it should have replaced must not be served when the server counts again.
+            self.replies[reply as usize].is_fixed = true;
+            of = of.into_delete();
+        }
         if stage == Stage::Gutter && of.kind.is_write() {
             self.owe(fleet, pool, &of.key, of.is_binary);
         }
@@ -411,7 +267,7 @@ impl Router {
         self.tally.gutter += u64::from(stage == Stage::Gutter);
         match server {
             Some(server) => {
-                let task = Task::Keyed { reply, pool, stage, of };
+                let task = Task::Keyed { reply, pool, stage, server, of };
                 self.ask(fleet, server, Transport::Tcp, shape, 0, task);
             }
             // A pool has servers, and a gutter was looked for before.
@@ -439,18 +295,35 @@ impl Router {
     }
 
     /// A request has an outcome. What is to be asked next waits for [`Router::follow`].
-    pub fn settle(&mut self, ticket: u64, outcome: Outcome<'_>) {
+    pub fn settle(&mut self, ticket: u64, outcome: Outcome<'_>, now_ns: u64) {
         let Some(task) = self.tasks[ticket as usize].take() else { return };
         self.free_tasks.push(ticket as u32);
         self.tally.lost += u64::from(outcome == Outcome::Lost);
         match task {
-            Task::Gets { reply, pool, stage, verb, keys } => {
+            Task::Gets { reply, pool, server, .. }
+                if self.is_late(pool, server, outcome, now_ns) =>
+            {
+                self.part_done(reply);
+            }
+            Task::Gets { reply, pool, stage, verb, keys, .. } => {
                 self.gets_done((reply, pool, stage), verb, keys, outcome);
             }
-            Task::Keyed { reply, pool, stage, of } => {
+            Task::Keyed { reply, pool, server, of, .. }
+                if of.kind == Kind::MetaGet && self.is_late(pool, server, outcome, now_ns) =>
+            {
+                self.append(reply, &of.refusal().unwrap_or_default());
+                self.part_done(reply);
+            }
+            Task::Keyed { reply, pool, stage, of, .. } => {
                 self.keyed_done(reply, pool, stage, of, outcome)
             }
-            Task::Warm { reply, pool, key } => self.warm_done(reply, pool, key, outcome),
+            Task::Warm { reply, pool, server, .. }
+                if self.is_late(pool, server, outcome, now_ns) =>
+            {
+                self.part_done(reply);
+            }
+            Task::Warm { reply, pool, key, .. } => self.warm_done(reply, pool, key, outcome),
+            Task::Look { watch, ended, asked_ns } => self.looked(watch, ended, asked_ns, outcome),
             Task::Flush { reply } => {
                 if outcome != Outcome::Answer(b"OK\r\n") {
                     let bytes = &mut self.replies[reply as usize].bytes;
@@ -468,6 +341,14 @@ impl Router {
             }
             Task::Aside => {}
         }
+    }
+
+    /// Whether a server has answered that does not count any more: its lease may have ended since it was asked.
+    fn is_late(&mut self, pool: usize, server: u32, outcome: Outcome<'_>, now_ns: u64) -> bool {
+        let counts = self.leases.count(self.plan.pools[pool].lease, server, now_ns);
+        let is_late = !counts && matches!(outcome, Outcome::Answer(_));
+        self.tally.left_out += u64::from(is_late);
+        is_late
     }
 
     fn gets_done(
@@ -509,19 +390,6 @@ impl Router {
             }
         }
         self.part_done(reply);
-    }
-
-    fn append(&mut self, reply: u32, bytes: &[u8]) {
-        let of = &mut self.replies[reply as usize];
-        if of.is_fixed {
-            return;
-        }
-        of.is_too_long |= of.bytes.len() + bytes.len() > REPLY_BYTES_MAX;
-        if of.is_too_long {
-            of.bytes = Vec::new();
-        } else {
-            of.bytes.extend_from_slice(bytes);
-        }
     }
 
     fn keyed_done(
@@ -571,50 +439,21 @@ impl Router {
         self.part_done(reply);
     }
 
-    /// A warm pool has said what it knows of a key.
-    fn warm_done(&mut self, reply: u32, pool: usize, key: Vec<u8>, outcome: Outcome<'_>) {
-        self.tally.warm_gets += 1;
-        if let Outcome::Answer(answer) = outcome
-            && let Some((flags, expiry_s, data)) = warm_value(answer)
-        {
-            self.tally.warm_hits += 1;
-            self.tally.hits += 1;
-            let mut block = b"VALUE ".to_vec();
-            block.extend_from_slice(&key);
-            let mut tail = vec![b' '];
-            push_number(&mut tail, flags);
-            let mut line = [b"add ", &key[..], &tail, b" "].concat();
-            push_number(&mut line, expiry_s);
-            tail.push(b' ');
-            push_number(&mut tail, data.len() as u64);
-            block.extend_from_slice(&tail);
-            block.extend_from_slice(b"\r\n");
-            block.extend_from_slice(data);
-            block.extend_from_slice(b"\r\n");
-            self.append(reply, &block);
-            line.push(b' ');
-            push_number(&mut line, data.len() as u64);
-            let value = [data, b"\r\n"].concat();
-            let kind = Kind::Change;
-            let of = Owned { kind, key, is_binary: false, line, value, is_quiet: false };
-            self.next.push(Next::Fill { pool, of });
-        }
-        self.part_done(reply);
-    }
-
     /// Makes the requests that outcomes asked for; whether there were any.
     pub fn follow(&mut self, fleet: &mut Fleet, now_ns: u64) -> bool {
         let had_some = !self.next.is_empty();
         while let Some(next) = self.next.pop() {
             match next {
                 Next::Gets { reply, pool, verb, keys } => {
-                    self.gets(fleet, reply, Some(pool), &verb, &keys);
+                    self.gets(fleet, reply, Some(pool), &verb, &keys, now_ns);
                     self.part_done(reply);
                 }
                 Next::Keyed { reply, pool, of } => {
-                    self.send_keyed(fleet, reply, pool, Stage::Gutter, of);
+                    self.send_keyed(fleet, (reply, pool, Stage::Gutter), of, now_ns);
                 }
-                Next::Warm { reply, pool, key } => self.ask_warm(fleet, reply, pool, key),
+                Next::Warm { reply, pool, key } => {
+                    self.ask_warm(fleet, (reply, pool), key, now_ns);
+                }
                 Next::Fill { pool, of } => self.fill(fleet, pool, &of, now_ns),
                 Next::Owe { pool, key, is_binary } => self.owe(fleet, pool, &key, is_binary),
                 Next::Forget { reply, pool, key, is_binary } => {
@@ -623,47 +462,6 @@ impl Router {
             }
         }
         had_some
-    }
-
-    fn ask_warm(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, key: Vec<u8>) {
-        let plan = self.plan.clone();
-        let server = plan.pools[pool].warm.and_then(|warm| plan.pools[warm].server(&key));
-        let Some(server) = server else { return self.part_done(reply) };
-        self.request.clear();
-        self.request.extend_from_slice(b"mg ");
-        self.request.extend_from_slice(&key);
-        // With its expiry: a copy must not live longer.
-        self.request.extend_from_slice(b" f t v\r\n");
-        self.ask(fleet, server, Transport::Tcp, Shape::Meta, 0, Task::Warm { reply, pool, key });
-    }
-
-    /// Adds what the warm pool had to the cold one, unless the key was changed meanwhile.
-    fn fill(&mut self, fleet: &mut Fleet, pool: usize, of: &Owned, now_ns: u64) {
-        let plan = self.plan.clone();
-        if self.recent.is_recent(&of.key, now_ns) {
-            return;
-        }
-        let Some(server) = plan.pools[pool].server(&of.key) else { return };
-        self.request.clear();
-        of.as_keyed().request(None, &mut self.request);
-        self.ask(fleet, server, Transport::Tcp, Shape::Line, 0, Task::Aside);
-    }
-
-    /// Deletes what a warm pool still has of a key that was changed.
-    fn forget(
-        &mut self,
-        fleet: &mut Fleet,
-        reply: u32,
-        pool: usize,
-        (key, is_binary): (&[u8], bool),
-    ) {
-        let plan = self.plan.clone();
-        let Some(pool) = plan.pools[pool].warm else { return self.part_done(reply) };
-        let Some(server) = plan.pools[pool].server(key) else { return self.part_done(reply) };
-        let (line, shape) = command::delete_line(key, is_binary);
-        self.request = line;
-        let task = Task::Forget { reply, pool, key: key.to_vec(), is_binary };
-        self.ask(fleet, server, Transport::Tcp, shape, 0, task);
     }
 
     /// What a server of a pool has of a key is old from now on, though it cannot be told yet.
@@ -679,24 +477,4 @@ fn refuses(answer: &[u8]) -> bool {
     let refusals: [&[u8]; 7] =
         [b"NOT_", b"EXISTS", b"ERROR", b"SERVER_ERROR", b"CLIENT_ERROR", b"NS", b"EX"];
     answer.starts_with(b"NF") || refusals.iter().any(|refusal| answer.starts_with(refusal))
-}
-
-/// Client flags, expiry and value of a meta get's answer.
-fn warm_value(answer: &[u8]) -> Option<(u64, u64, &[u8])> {
-    let end = answer.iter().position(|b| *b == b'\n')?;
-    let line = answer[..end].strip_suffix(b"\r")?;
-    let len =
-        usize::try_from(wire::number(line.strip_prefix(b"VA ").and(Some(wire::word(line, 1)))?)?)
-            .ok()?;
-    let (mut flags, mut expiry_s) = (0, 0);
-    for word in line.split(|b| *b == b' ').skip(2) {
-        match word.split_first() {
-            Some((b'f', digits)) => flags = wire::number(digits)?,
-            // -1 is for good; what expires within this second is not worth a copy.
-            Some((b't', b"-1")) => expiry_s = 0,
-            Some((b't', digits)) => expiry_s = wire::number(digits)?.clamp(1, EXPIRY_S_MAX),
-            _ => {}
-        }
-    }
-    Some((flags, expiry_s, answer.get(end + 1..end + 1 + len)?))
 }

@@ -67,6 +67,7 @@ impl Shared {
             sum.warm_gets += add.warm_gets;
             sum.warm_hits += add.warm_hits;
             sum.lost += add.lost;
+            sum.left_out += add.left_out;
             all.counts.sent += one.counts.sent;
             all.counts.late += one.counts.late;
             all.counts.stray += one.counts.stray;
@@ -96,6 +97,7 @@ impl Shared {
             ("route_window", window as u64),
             ("route_lost", tally.lost),
             ("route_gutter", tally.gutter),
+            ("route_left_out", tally.left_out),
             ("route_warm_gets", tally.warm_gets),
             ("route_warm_hits", tally.warm_hits),
             ("route_late_answers", all.counts.late),

@@ -1,3 +1,4 @@
+mod leases;
 mod stalled;
 
 use super::command::{self, Command, Parsed};
@@ -17,6 +18,7 @@ const WARM: u32 = 2;
 
 /// A router over three servers, each a pool, and what a driver would do for it.
 struct World {
+    plan: Arc<RoutePlan>,
     router: Router,
     fleet: Fleet,
     now_ns: u64,
@@ -36,9 +38,27 @@ impl World {
             pool("gutter", None, None),
             pool("warm", None, None),
         ];
-        let plan = RoutePlan::new(pools, Vec::new(), "main", 10).unwrap();
-        let router = Router::new(Arc::new(plan), Arc::new(Recent::default()));
-        World { router, fleet: Fleet::new(3, fleet::Settings::default()), now_ns: 10_000 * MS }
+        World::of(pools)
+    }
+
+    fn of(pools: Vec<PoolPlan>) -> World {
+        let plan = Arc::new(RoutePlan::new(pools, Vec::new(), "main", 10).unwrap());
+        let fleet = Fleet::new(plan.members.len(), fleet::Settings::default());
+        let router = Router::new(plan.clone(), Arc::new(Recent::default()));
+        World { plan, router, fleet, now_ns: 10_000 * MS }
+    }
+
+    /// The server of a key.
+    fn server_of(&self, key: &str) -> u32 {
+        let pool = self.plan.pool(key.as_bytes());
+        self.plan.pools[pool].server(key.as_bytes()).unwrap()
+    }
+
+    /// Gives up what has not come in time.
+    fn expire(&mut self) {
+        let router = &mut self.router;
+        self.fleet.expire(self.now_ns, &mut |t, of| router.settle(t, of, self.now_ns));
+        self.advance();
     }
 
     /// Starts a command; its reply's number.
@@ -49,7 +69,7 @@ impl World {
         assert_eq!(used, text.len());
         let (router, fleet) = (&mut self.router, &mut self.fleet);
         let reply = match of {
-            Command::Get { verb, keys } => router.get(fleet, (0, 0), &verb, keys),
+            Command::Get { verb, keys } => router.get(fleet, (0, 0), &verb, keys, self.now_ns),
             Command::Keyed(of) => router.keyed(fleet, (0, 0), of, self.now_ns),
             Command::Flush { line, is_mute } => router.flush(fleet, (0, 0), &line, is_mute),
             other => panic!("{other:?}"),
@@ -61,7 +81,8 @@ impl World {
     fn advance(&mut self) {
         loop {
             let router = &mut self.router;
-            self.fleet.pump(self.now_ns, &mut |t, of| router.settle(t, of));
+            router.look(&mut self.fleet, self.now_ns);
+            self.fleet.pump(self.now_ns, &mut |t, of| router.settle(t, of, self.now_ns));
             if !self.router.follow(&mut self.fleet, self.now_ns) {
                 return;
             }
@@ -81,14 +102,15 @@ impl World {
     fn answers(&mut self, server: u32, text: &str) {
         let router = &mut self.router;
         self.fleet.received(server, self.now_ns, text.as_bytes(), &mut |t, of: Outcome<'_>| {
-            router.settle(t, of)
+            router.settle(t, of, self.now_ns)
         });
         self.advance();
     }
 
     fn dies(&mut self, server: u32) {
         let router = &mut self.router;
-        self.fleet.disconnected(server, self.now_ns, &mut |t, of| router.settle(t, of));
+        self.fleet
+            .disconnected(server, self.now_ns, &mut |t, of| router.settle(t, of, self.now_ns));
         self.advance();
     }
 

@@ -121,9 +121,9 @@ impl Worker {
         let mut events = Events::new(EVENTS);
         while !self.shared.stop.load(Ordering::Relaxed) {
             let now = self.links.now_ns();
-            let until = self.links.fleet.deadline_ns();
-            let wait =
-                until.map_or(IDLE_WAIT, |until| Duration::from_nanos(until.saturating_sub(now)));
+            let until = self.links.fleet.deadline_ns().unwrap_or(u64::MAX);
+            let until = until.min(self.router.next_look_ns());
+            let wait = Duration::from_nanos(until.saturating_sub(now));
             if self.poller.wait(&mut events, Some(wait.min(IDLE_WAIT))).is_err() {
                 return;
             }
@@ -139,8 +139,10 @@ impl Worker {
         match event.token {
             TOKEN_WAKER => self.waker.clear(),
             token if self.links.owns(token) => {
-                let router = &mut self.router;
-                self.links.event(event, &mut |ticket, outcome| router.settle(ticket, outcome));
+                let (router, clock) = (&mut self.router, &self.shared.clock);
+                self.links.event(event, &mut |ticket, outcome| {
+                    router.settle(ticket, outcome, clock.monotonic_ns());
+                });
             }
             token if token >= TOKEN_LISTENERS => self.accept((token - TOKEN_LISTENERS) as usize),
             token => self.serve(token as u32, event),
@@ -150,9 +152,12 @@ impl Worker {
     /// Goes round core, router and clients until none has anything left to do.
     fn advance(&mut self) {
         loop {
-            let router = &mut self.router;
-            self.links.advance(&self.poller, &mut |ticket, outcome| router.settle(ticket, outcome));
-            let now = self.shared.clock.monotonic_ns();
+            let (router, clock) = (&mut self.router, &self.shared.clock);
+            router.look(&mut self.links.fleet, clock.monotonic_ns());
+            self.links.advance(&self.poller, &mut |ticket, outcome| {
+                router.settle(ticket, outcome, clock.monotonic_ns());
+            });
+            let now = clock.monotonic_ns();
             let mut goes_on = self.router.follow(&mut self.links.fleet, now);
             while let Some((reply, (number, generation))) = self.router.take_whole() {
                 goes_on = true;
@@ -299,7 +304,10 @@ impl Worker {
                     at += used;
                     let (router, fleet) = (&mut self.router, &mut self.links.fleet);
                     let reply = match command {
-                        Command::Get { verb, keys } => router.get(fleet, id, &verb, keys),
+                        Command::Get { verb, keys } => {
+                            let now = self.shared.clock.monotonic_ns();
+                            router.get(fleet, id, &verb, keys, now)
+                        }
                         Command::Keyed(of) => {
                             router.keyed(fleet, id, of, self.shared.clock.monotonic_ns())
                         }

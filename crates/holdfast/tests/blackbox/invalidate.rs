@@ -3,10 +3,11 @@
 
 use super::common::{Scratch, finish, free_port, signal};
 use super::mariadb::{MariaDb, SETTINGS, Sql, until};
+use super::memcached::Memcached;
 use super::shop::{
     self, Cache, ITEMS, Invalidator, Rows, Stand, Traffic, assert_cached_is_true, price,
 };
-use holdfast_cache_client::{CacheClientOptions, Lookaside, LookasideOptions};
+use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};
 use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -418,6 +419,56 @@ fn a_server_that_is_told_nothing_is_left_out_by_readers_who_look_at_leases() {
 
     shop.caches[0].kill_and_start();
     hits(&mut cache, &mut sql, "2");
+    invalidator.kill().judge();
+}
+
+/// The same for those who read and store through a router: by one that looks at leases, no price is served that was
+/// another one, whoever is stopped or killed; by one that does not, the old one is.
+#[test]
+fn a_router_that_looks_at_leases_serves_nothing_of_a_server_that_is_told_nothing() {
+    let scratch = Scratch::new();
+    let Some(mut shop) = shop(&scratch, SETTINGS) else { return };
+    shop.write_routes_with("server_lease = \"main\"\n");
+    let mut command = Invalidator::command(&shop, &shop.database.url());
+    command.args(["--server-lease", "4"]);
+    let invalidator = Invalidator::start_by(command);
+    shop.settle();
+    // On a busy machine a server may be silent for long, and is not dead.
+    let routes = shop.routes.display().to_string();
+    let route = |from: &[&str]| {
+        Memcached::start(&[&["route", "-p", "-1", "--patience", "20000"][..], from].concat())
+    };
+    let router = route(&["--config", &routes]);
+    let plain_router = route(&["--servers", &shop.servers().join(",")]);
+    let client = |of: &Memcached| Client::new(&[of.name()], CacheClientOptions::default()).unwrap();
+    let (mut cache, mut plain) = (client(&router), client(&plain_router));
+    let keys: Vec<String> = (0..20).map(|id| format!("item:{id}")).collect();
+    // Stores what the rows say, until all of it is there; never is it anything else.
+    let filled = |cache: &mut Client, price: &str| {
+        until("all servers have leases, and all keys are hits", || {
+            let values = cache.get_many(&keys).unwrap();
+            assert!(values.iter().flatten().all(|value| value == price.as_bytes()), "{values:?}");
+            let missed = keys.iter().zip(&values).filter(|(_, value)| value.is_none());
+            missed.for_each(|(key, _)| drop(cache.set(key.as_bytes(), price.as_bytes(), 0)));
+            values.iter().all(Option::is_some)
+        });
+    };
+    filled(&mut cache, "1");
+
+    signal(invalidator.pid(), "STOP");
+    shop.database.sql().run("UPDATE shop.items SET price = 2");
+    let ports: Vec<u16> = shop.caches.iter().map(|cache| cache.port).collect();
+    until("no server has a lease", || ports.iter().all(|port| has_none(*port)));
+    until("the router looks", || cache.get_many(&keys).unwrap().iter().all(Option::is_none));
+    let old = plain.get_many(&keys).unwrap();
+    assert!(old.iter().all(|value| value.as_deref() == Some(b"1")), "who does not look: {old:?}");
+    router.says(b"set item:0 0 0 1\r\n2\r\nget item:0\r\n", b"NOT_STORED\r\nEND\r\n");
+    assert_eq!(plain.get(b"item:0").unwrap(), None, "what it should have replaced is gone");
+    signal(invalidator.pid(), "CONT");
+    filled(&mut cache, "2");
+
+    shop.caches[0].kill_and_start();
+    filled(&mut cache, "2");
     invalidator.kill().judge();
 }
 

@@ -154,7 +154,7 @@ impl World {
         let Parsed::Command(of, _) = command::parse(text.as_bytes(), 1000) else { panic!() };
         let Thread { router, fleet, asked } = &mut self.threads[thread];
         let reply = match of {
-            Command::Get { verb, keys } => router.get(fleet, (0, 0), &verb, keys),
+            Command::Get { verb, keys } => router.get(fleet, (0, 0), &verb, keys, self.now_ns),
             Command::Keyed(of) => router.keyed(fleet, (0, 0), of, self.now_ns),
             other => panic!("{other:?}"),
         };
@@ -165,8 +165,8 @@ impl World {
     fn drive(&mut self, thread: usize) {
         let Thread { router, fleet, .. } = &mut self.threads[thread];
         loop {
-            fleet.expire(self.now_ns, &mut |t, of| router.settle(t, of));
-            fleet.pump(self.now_ns, &mut |t, of| router.settle(t, of));
+            fleet.expire(self.now_ns, &mut |t, of| router.settle(t, of, self.now_ns));
+            fleet.pump(self.now_ns, &mut |t, of| router.settle(t, of, self.now_ns));
             if !router.follow(fleet, self.now_ns) {
                 break;
             }
@@ -204,7 +204,9 @@ impl World {
         if let Some(mine) = all.iter_mut().find(|c| c.thread == thread && !c.is_draining) {
             let bytes = std::mem::take(&mut mine.outbox);
             if !bytes.is_empty() {
-                fleet.received(server, self.now_ns, &bytes, &mut |t, of| router.settle(t, of));
+                fleet.received(server, self.now_ns, &bytes, &mut |t, of| {
+                    router.settle(t, of, self.now_ns)
+                });
             }
         }
         all.retain(|c| {
