@@ -513,3 +513,26 @@ fn a_view_whose_name_is_damaged_loses_nothing_and_keeps_no_other_from_running() 
     assert_eq!(running(&node).len(), 3);
     node.stop();
 }
+
+/// A view that was stopped and run again at once found its rows still open, for what had been read of them was
+/// not at its end; it was refused with one word, and did not run until somebody ran it once more.
+#[test]
+fn a_view_whose_rows_are_still_open_opens_by_itself_when_they_are_not() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("data"), SETTINGS);
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    node.run(&["view", "put", "orders", "nodes", "a", "1"]).ok();
+    let left = node.json(&["view", "stop", "disk", "orders"])[0]["left"].clone();
+    let lock = std::path::Path::new(left.as_str().unwrap()).join("rows/lock");
+    // As the engine does.
+    let lock = std::fs::File::options().write(true).open(lock).unwrap();
+    lock.lock().unwrap();
+    node.run(&["view", "run", "disk", "orders"]).refused(&["rows of view", "still reads them"]);
+    let stopped = |view: &Value| view["stopped"].as_str().is_some_and(|why| why.contains("still"));
+    view_once(&node, "orders disk 0/1", stopped);
+    drop(lock);
+    view_once(&node, "orders disk 0/1", |view| view["behind"] == 0 && view["applied"] != 0);
+    assert_eq!(node.json(&["view", "get", "orders", "nodes", "a"])[0]["value"], "1");
+    node.stop();
+}
