@@ -18,7 +18,7 @@ use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::trial::Knob;
 use holdfast_env::{Clock, RealClock};
-use holdfast_wire::slab::{Range, Reader, Received};
+use holdfast_wire::slab::{Range, Reader, Received, Sums};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -303,6 +303,14 @@ impl Slab {
     /// call if a byte is not as it was sent.
     pub fn each(&self, mut each: impl FnMut(Received<'_>) -> Result<()>) -> Result<()> {
         Reader::new(&self.header, &self.columns)?.items().try_for_each(&mut each)
+    }
+
+    /// Adds its items to sums, and says as of which entry they are. Who has not asked for older versions has
+    /// sums of the newest items alone. `Invalid` where values were not sent.
+    pub fn sum_up(&self, sums: &mut Sums) -> Result<Index> {
+        let reader = Reader::new(&self.header, &self.columns)?;
+        sums.add_slab(&reader)?;
+        Ok(Index(reader.header.index))
     }
 
     /// Of the header and the columns.

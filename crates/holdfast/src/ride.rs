@@ -2,9 +2,11 @@
 //! at once, and a ride over images goes on elsewhere when one breaks off: [`Together`]. One that follows goes
 //! on with the log.
 
+mod check;
 mod follow;
 
 use crate::view::{Node, Part, part, print_item};
+use check::Check;
 use clap::Args;
 use follow::Nodes;
 use holdfast_base::ids::Index;
@@ -71,6 +73,13 @@ pub struct RideOptions {
     /// Not from this node, of those that `--server` names
     #[arg(long, value_name = "SERVER")]
     not: Vec<String>,
+    /// Rather from this node, of those that `--server` names: it is set apart for rides, so that others stay
+    /// free for what else is asked of them
+    #[arg(long, value_name = "SERVER", conflicts_with = "not")]
+    apart: Vec<String>,
+    /// Sum up what comes, and hold it against what the nodes' views say that they have as of the same entry
+    #[arg(long, conflicts_with_all = ["collections", "keys_only", "since", "below", "fields", "from"])]
+    check: bool,
     /// Take so many bytes a second and no more
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     slow: Option<u64>,
@@ -114,6 +123,8 @@ struct Came<'a> {
     clock: RealClock,
     items: u64,
     bytes: u64,
+    /// Where it is to be held against something.
+    check: Option<Check>,
 }
 
 /// Rides over the nodes' views until all of the part was received: those of one node one after another,
@@ -134,7 +145,8 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
         true => nodes[0].client.view(topic).catalog()?.collections,
         false => Vec::new(),
     };
-    let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0 };
+    let check = options.check.then(Check::default);
+    let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0, check };
     let asked = options.board(collections);
     let of = what(topic, options.collections.as_deref(), &asked);
     let itinerary = match (&options.from, options.at) {
@@ -155,6 +167,9 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
         rode.iter_mut().for_each(|rode| rode.range = whole);
     }
     came.print(topic, out)?;
+    if let Some(check) = &came.check {
+        check.run(each_node, topic, options.versions, &rode, out)?;
+    }
     match options.follow {
         true => follow::run(Follow::new(&asked, &rode)?, options, each_node, out),
         false => Ok(()),
@@ -181,7 +196,10 @@ fn answering(
     for node in nodes {
         match node {
             Ok(node) if options.not.contains(&node.name) => {}
-            Ok(Node { name, client }) => there.push(Server { name, client }),
+            Ok(Node { name, client }) => {
+                let is_apart = options.apart.contains(&name);
+                there.push(Server { name, client, is_apart });
+            }
             Err(e) => {
                 aside(format_args!("a node is left out: {e}"));
                 silent = Some(e);
@@ -230,6 +248,9 @@ impl Came<'_> {
 
     fn take(&mut self, slab: &Slab, out: &mut Output) -> Result<()> {
         self.bytes += slab.bytes() as u64;
+        if let Some(check) = &mut self.check {
+            check.add(slab)?;
+        }
         slab.each(|item| {
             self.items += 1;
             if !self.options.print && !self.options.follow {

@@ -3,7 +3,7 @@
 pub mod alone;
 mod find;
 mod load;
-mod verify;
+pub mod verify;
 
 use clap::{Args, Subcommand};
 use holdfast_base::ids::Index;

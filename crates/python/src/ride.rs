@@ -177,7 +177,7 @@ fn answering(
     let (options, mut servers, mut silent) = (pool.options_once(), Vec::new(), None);
     for (name, node) in nodes {
         match Client::connect(&node, &options) {
-            Ok(client) => servers.push(Server { name, client }),
+            Ok(client) => servers.push(Server { name, client, is_apart: false }),
             Err(e) if e.kind == Kind::Retry => {
                 left_out.push(e.message.clone());
                 silent = Some(e);

@@ -118,6 +118,9 @@ pub struct Image {
     parts: Vec<Part>,
     /// Once it is whole and has its name.
     sealed: Mutex<Option<Total>>,
+    /// Its view has ended: it gets no name any more. Held while it is named, so that nothing appears in a
+    /// view's directory behind the view's end.
+    given_up: Mutex<bool>,
 }
 
 /// What one head has made, in a file of its own: nothing is written between two heads' slabs.
@@ -213,7 +216,8 @@ impl Image {
         };
         let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
         let parts = parts.map_err(|e| writing(&path, e.into()))?;
-        Ok(Image { disk: disk.clone(), path, about, parts, sealed: Mutex::new(None) })
+        let (sealed, given_up) = (Mutex::new(None), Mutex::new(false));
+        Ok(Image { disk: disk.clone(), path, about, parts, sealed, given_up })
     }
 
     /// Opens one that is whole.
@@ -231,7 +235,10 @@ impl Image {
         let (newest, all) = (table.newest.into(), table.all.into());
         let part = |(number, part): (usize, Described)| {
             let path = path.with_extension(number.to_string());
-            let file = disk.open(&path, Access::Direct).map_err(|e| reading(&path, e.into()))?;
+            let file = disk.open(&path, Access::Direct).map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => damaged(&path, "it is gone, and the image is"),
+                _ => reading(&path, e.into()),
+            })?;
             if file.len().map_err(|e| reading(&path, e.into()))? != part.bytes {
                 return Err(damaged(&path, "its length is"));
             }
@@ -243,8 +250,8 @@ impl Image {
             Ok(Part::new(Range::new(low, high), path, file, state, None))
         };
         let parts = table.parts.into_iter().enumerate().map(part).collect::<Result<_>>()?;
-        let sealed = Mutex::new(Some(Total { newest, all }));
-        Ok(Image { disk: disk.clone(), path, about: table.about, parts, sealed })
+        let (sealed, given_up) = (Mutex::new(Some(Total { newest, all })), Mutex::new(false));
+        Ok(Image { disk: disk.clone(), path, about: table.about, parts, sealed, given_up })
     }
 
     /// Its mark.
@@ -315,11 +322,20 @@ impl Image {
         };
         let mut bytes = table.to_bytes();
         crc32c(&bytes).encode(&mut bytes);
+        let given_up = self.given_up.held();
+        if *given_up {
+            return Err(writing(&self.path, Error::retry("its view has ended")));
+        }
         // Makes the names of the parts durable, too: they are in the same directory.
         replace_file(&*self.disk, &self.path, &bytes, SITES)
             .map_err(|e| writing(&self.path, e.into()))?;
         *self.sealed.held() = Some(total);
         Ok(total)
+    }
+
+    /// Its view has ended: unless it has its name already, it will never get one.
+    pub fn give_up(&self) {
+        *self.given_up.held() = true;
     }
 
     /// Reads every slab as the device holds it: if it is as it was written, the sums of what was written
@@ -580,6 +596,28 @@ mod tests {
                 assert_eq!(found.header_bytes(), slab.header_bytes());
             }
         }
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    /// Its writer is at work on another thread when a view is stopped. The image got its name behind that, in
+    /// a directory whose parts the next start of the view had removed as what a writer left: each start from
+    /// there on warned of it.
+    #[test]
+    fn an_image_gets_no_name_behind_the_end_of_its_view() {
+        let place = std::env::temp_dir().join(format!("holdfast-ended-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir_all(&place).unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        let name = ViewName { topic: "t".to_owned(), kind: ViewKind::Disk {}, part: 0, of: 1 };
+        let position = Position { applied: Index(7), ..Position::default() };
+        let about = About { view: name, position, front: Vec::new() };
+        let image = Image::create(&disk, &place, about, &[Range::ALL]).unwrap();
+        let first = First { inside_key: false, row: vec![0] };
+        image.write(0, Some((&slab(b"a", 50), &first)), true).unwrap();
+        image.give_up();
+        assert_eq!(image.seal().unwrap_err().kind, Kind::Retry);
+        assert_eq!(image.sealed(), None);
+        assert_eq!(list(&*disk, &place).unwrap(), (Vec::new(), vec![Index(7)]));
         std::fs::remove_dir_all(&place).unwrap();
     }
 }

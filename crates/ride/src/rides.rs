@@ -252,13 +252,17 @@ impl Rides {
         });
     }
 
-    /// Ends all rides, with an error.
+    /// Ends all rides, with an error, and images that are being written, without a word: nobody is there any
+    /// more whom they are for.
     pub fn end(&self) {
-        let left: Vec<RiderId> = {
+        let (left, drafts): (Vec<RiderId>, Vec<Arc<Image>>) = {
             let mut state = self.state();
             state.ended = true;
-            state.riders.keys().copied().collect()
+            let drafts = std::mem::take(&mut state.images.drafts);
+            (state.riders.keys().copied().collect(), drafts.into_values().collect())
         };
+        // Without the lock: one that just gets its name is waited for.
+        drafts.iter().for_each(|image| image.give_up());
         let why = || Error::retry("ride a view: its node is ending: ride another one");
         for id in left {
             self.input(|state, now, jobs| {
@@ -342,8 +346,13 @@ impl Rides {
                 }
                 Effect::Spool { spin, head, slab } => state.spool(spin, head, slab, now, jobs),
                 Effect::Seal { spin } => {
-                    let image = state.images.drafts[&spin].clone();
-                    jobs.push(Job::Seal(spin, image));
+                    // None where the view has ended meanwhile.
+                    match state.images.drafts.get(&spin) {
+                        Some(image) => jobs.push(Job::Seal(spin, image.clone())),
+                        None => {
+                            state.core.sealed(now, spin, Err(Error::retry("the view has ended")))
+                        }
+                    }
                 }
                 Effect::Abandon { spin } => state.abandon(spin),
                 Effect::Remove { image } => jobs.extend(state.images.remove(image)),

@@ -25,6 +25,8 @@ pub struct Server {
     pub name: String,
     /// Its own.
     pub client: Client,
+    /// Its views are there for rides, and ridden before those of others.
+    pub is_apart: bool,
 }
 
 /// What comes of a ride over several nodes.
@@ -86,7 +88,7 @@ impl Together {
         }
         let wanted = Range::new(asked.low, asked.high);
         let topic = asked.view.topic.clone();
-        let chosen = select(&candidates(&disks), wanted)
+        let chosen = select(&candidates(&servers, &disks), wanted)
             .map_err(|e| e.context(format_args!("ride topic `{topic}`")))?;
         let mut ride = Together::new(servers, asked, None);
         let legs = (1..).zip(chosen).map(|(number, Chosen { candidate, range })| {
@@ -213,7 +215,7 @@ impl Together {
             return Err(e);
         }
         let disks = self.with_image()?;
-        let candidates = candidates(&disks);
+        let candidates = candidates(&self.rest, &disks);
         let itinerary = self.itinerary.as_mut().expect("it is a ride over images");
         let legs = itinerary.divide(&candidates)?;
         let index = itinerary.index();
@@ -301,11 +303,11 @@ pub fn disk_views(client: &mut Client, topic: &str) -> Result<Vec<ViewStatus>> {
     Ok(views)
 }
 
-fn candidates(disks: &[(usize, ViewStatus)]) -> Vec<Candidate> {
-    let candidate = |(_, one): &(usize, ViewStatus)| Candidate {
+fn candidates(servers: &[Server], disks: &[(usize, ViewStatus)]) -> Vec<Candidate> {
+    let candidate = |(at, one): &(usize, ViewStatus)| Candidate {
         range: Range::part(one.view.part, one.view.of),
         applied: one.applied,
-        is_apart: false,
+        is_apart: servers[*at].is_apart,
     };
     disks.iter().map(candidate).collect()
 }

@@ -152,7 +152,8 @@ fn failed(e: fjall::Error) -> Error {
             ) || e.raw_os_error() == Some(EIO);
             if damage { Error::corrupt(e.to_string()) } else { Error::from(e) }
         }
-        e @ (fjall::Error::Poisoned | fjall::Error::Locked) => Error::retry(format!("{e:?}")),
+        fjall::Error::Locked => Error::retry("somebody has them open, or still reads them"),
+        e @ fjall::Error::Poisoned => Error::retry(format!("{e:?}")),
         other => Error::corrupt(format!("{other:?}")),
     }
 }

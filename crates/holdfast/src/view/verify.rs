@@ -66,7 +66,7 @@ pub fn run(
         // Whether there is such a topic at all.
         node.client.view(topic).catalog().map_err(doing)?;
     }
-    let measure = measure(&places, topic)?;
+    let measure = measure(&places, Range::ALL).map_err(|_| no_measure(topic))?;
     let reached = places.iter().map(|place| place.status.applied).max().unwrap_or_default();
     for (place, range) in &measure {
         places[*place].found.is_measure = true;
@@ -114,8 +114,8 @@ fn places(nodes: &mut [Node], topic: &str) -> Result<Vec<Place>> {
     Ok(places)
 }
 
-/// Disk views that have all keys together, of each what is taken of it.
-fn measure(places: &[Place], topic: &str) -> Result<Vec<(usize, Range)>> {
+/// Disk views that have all keys of a range together, of each what is taken of it.
+fn measure(places: &[Place], wanted: Range) -> Result<Vec<(usize, Range)>> {
     let disks: Vec<usize> = (0..places.len())
         .filter(|at| places[*at].is_disk() && places[*at].found.left_out.is_none())
         .collect();
@@ -125,14 +125,31 @@ fn measure(places: &[Place], topic: &str) -> Result<Vec<(usize, Range)>> {
         is_apart: false,
     };
     let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
-    let chosen = select(&candidates, Range::ALL).map_err(|_| {
-        Error::not_found(format!(
-            "verify topic `{topic}`: others are compared with disk views, and those of the nodes that were \
-             asked do not have all keys: name more nodes (`--server A,B`), or run one (`holdfast view \
-             run disk {topic}`)"
-        ))
-    })?;
+    let chosen = select(&candidates, wanted)?;
     Ok(chosen.into_iter().map(|chosen| (disks[chosen.candidate], chosen.range)).collect())
+}
+
+fn no_measure(topic: &str) -> Error {
+    Error::not_found(format!(
+        "verify topic `{topic}`: others are compared with disk views, and those of the nodes that were \
+         asked do not have all keys: name more nodes (`--server A,B`), or run one (`holdfast view \
+         run disk {topic}`)"
+    ))
+}
+
+/// What disk views of these nodes hold of a range as of an entry, piece by piece: for who has received that.
+/// `Retry` where the horizon has passed the entry meanwhile.
+pub fn held(nodes: &mut [Node], topic: &str, range: Range, index: Index) -> Result<Vec<Summed>> {
+    let places = places(nodes, topic)?;
+    let measure = measure(&places, range)?.into_iter();
+    let held = measure.map(|(place, part)| {
+        sum(nodes, &places[place], part, (index, Some(index)))?.ok_or_else(|| {
+            Error::retry(format!(
+                "sum up topic `{topic}` as of entry {index}: the horizon has passed it meanwhile: ask again"
+            ))
+        })
+    });
+    held.collect()
 }
 
 /// Holds a view against one of the measure, in a range that both have.
@@ -144,12 +161,9 @@ fn compare(
     reached: Index,
 ) -> Result<()> {
     for _ in 0..TRIES {
-        let own = sum(nodes, &places[at], range, (reached, None))?;
-        let other = match sum(nodes, &places[with], range, (own.at, Some(own.at))) {
-            Ok(other) => other,
-            // The horizon has passed that index: its versions are gone.
-            Err(e) if e.kind == Kind::Invalid => continue,
-            Err(e) => return Err(e),
+        let Some(own) = sum(nodes, &places[at], range, (reached, None))? else { continue };
+        let Some(other) = sum(nodes, &places[with], range, (own.at, Some(own.at)))? else {
+            continue;
         };
         let has_versions = places[at].is_disk();
         if has_versions && own.horizon != other.horizon {
@@ -176,29 +190,49 @@ fn compare(
     )))
 }
 
-/// What a view holds of a range: all of it at one index, of a disk view piece by piece.
+/// What a view holds of a range: all of it at one index, of a disk view piece by piece. Nothing where the
+/// horizon has moved meanwhile.
 fn sum(
     nodes: &mut [Node],
     place: &Place,
     range: Range,
-    (reached, mut at): (Index, Option<Index>),
-) -> Result<Summed> {
+    when: (Index, Option<Index>),
+) -> Result<Option<Summed>> {
     let client = &mut nodes[place.node].client;
+    let mut ask = |low, high, reached, at| {
+        let view = place.status.view.clone();
+        client.view(&place.status.view.topic).sum(&Sum { view, low, high, reached, at })
+    };
+    let piece = if place.is_disk() { PIECE } else { Range::ALL.high() };
+    sum_in_pieces(range, piece, when, &mut ask)
+}
+
+/// Sums up a piece: from which hash on, below which, once the view has reached which entry, as of which.
+type SumPiece<'a> = dyn FnMut(u64, u64, Index, Option<Index>) -> Result<Summed> + 'a;
+
+/// As [`sum`]. Pieces of two horizons are no state that a view ever had: some are with versions that others
+/// are without.
+fn sum_in_pieces(
+    range: Range,
+    piece: u64,
+    (reached, mut at): (Index, Option<Index>),
+    ask: &mut SumPiece<'_>,
+) -> Result<Option<Summed>> {
     let mut total: Option<Summed> = None;
     let mut low = range.low();
     while low < range.high() {
-        let high = match place.is_disk() {
-            true => range.high().min((low / PIECE + 1) * PIECE),
-            false => range.high(),
+        let high = range.high().min((low / piece + 1) * piece);
+        let summed = match ask(low, high, reached, at) {
+            Ok(summed) => summed,
+            // The horizon has passed that index: its versions are gone.
+            Err(e) if e.kind == Kind::Invalid && at.is_some() => return Ok(None),
+            Err(e) => return Err(e),
         };
-        let view = place.status.view.clone();
-        let asked = Sum { view, low, high, reached, at };
-        let summed = client.view(&place.status.view.topic).sum(&asked)?;
         at = Some(summed.at);
         match &mut total {
+            Some(total) if total.horizon != summed.horizon => return Ok(None),
             Some(total) => {
                 total.keys += summed.keys;
-                total.horizon = total.horizon.max(summed.horizon);
                 total.sums.add_sums(&summed.sums);
             }
             None => total = Some(summed),
@@ -206,11 +240,11 @@ fn sum(
         low = high;
     }
     let nothing = || Summed { at: reached, horizon: Index(0), keys: 0, sums: Sums::default() };
-    Ok(total.unwrap_or_else(nothing))
+    Ok(Some(total.unwrap_or_else(nothing)))
 }
 
 /// Sub-ranges, as the first byte of the hashes in them: `07, 1a-1c`.
-fn shown(sub_ranges: &[u8]) -> String {
+pub fn shown(sub_ranges: &[u8]) -> String {
     let mut runs: Vec<(u8, u8)> = Vec::new();
     for s in sub_ranges {
         match runs.last_mut() {
@@ -300,4 +334,54 @@ fn conclude(places: &[Place], nodes: &[Node], topic: &str) -> Result<()> {
         named(places, nodes, Found::differs),
         named(places, nodes, |found| found.is_measure),
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summed(at: u64, horizon: u64, keys: u64) -> Summed {
+        Summed { at: Index(at), horizon: Index(horizon), keys, sums: Sums::default() }
+    }
+
+    /// A disk view is summed up in sixteen requests. Where the horizon moved between two of them, some
+    /// sums had versions that others were without, and the view was said to differ; where it moved past
+    /// the index that the first one named, the comparison failed in place of being begun anew.
+    #[test]
+    fn what_is_summed_up_while_the_horizon_moves_is_summed_up_anew() {
+        let all = (Index(3), None);
+        let mut asked = Vec::new();
+        let rests = sum_in_pieces(Range::ALL, PIECE, all, &mut |low, high, reached, at| {
+            asked.push((low, high, reached, at));
+            Ok(summed(9, 2, 1))
+        });
+        assert_eq!(rests.unwrap().map(|sum| (sum.at, sum.keys)), Some((Index(9), 16)));
+        assert_eq!(asked[0], (0, PIECE, Index(3), None));
+        assert_eq!(
+            asked[15],
+            (15 * PIECE, 16 * PIECE, Index(3), Some(Index(9))),
+            "as of one entry"
+        );
+        for moves_at in 1..16 {
+            let moves = |to: u64| {
+                move |low: u64, _, _, at: Option<Index>| match low < moves_at * PIECE {
+                    true => Ok(summed(9, 2, 1)),
+                    false if to <= 9 => Ok(summed(9, to, 1)),
+                    false => {
+                        assert_eq!(at, Some(Index(9)));
+                        Err(Error::invalid("versions before it are gone"))
+                    }
+                }
+            };
+            for to in [7, 12] {
+                let sum = sum_in_pieces(Range::ALL, PIECE, all, &mut moves(to)).unwrap();
+                assert!(sum.is_none(), "the horizon moves to {to} in front of piece {moves_at}");
+            }
+        }
+        let wrong = |_, _, _, _| Err(Error::invalid("there is no such view"));
+        assert!(sum_in_pieces(Range::ALL, PIECE, all, &mut { wrong }).is_err());
+        let at = (Index(9), Some(Index(9)));
+        let passed = |_, _, _, _| Err(Error::invalid("versions before 12 are gone"));
+        assert!(sum_in_pieces(Range::ALL, PIECE, at, &mut { passed }).unwrap().is_none());
+    }
 }

@@ -64,6 +64,43 @@ fn with_image(node: &Node, view: &str, mark: u64) {
     assert!(found, "{view} has an image of {mark}");
 }
 
+/// Who is set apart for rides is ridden, however much smaller others' views are.
+fn which_is_ridden(both: &str, whole: &str, nodes: [&Node; 2]) {
+    let riders = |node: &Node| -> u64 {
+        node.json(&["view", "status"]).iter().filter_map(|one| one["riders"].as_u64()).sum()
+    };
+    for (apart, wanted) in [(None, [0, 1]), (Some(whole), [1, 0])] {
+        let words: Vec<&str> = apart.iter().flat_map(|node| ["--apart", node]).collect();
+        // Who was killed may ride for a while.
+        let before = nodes.map(riders);
+        let mut riding = Riding::begin(both, &words);
+        assert_eq!(riding.keys(1).len(), 1);
+        let now = nodes.map(riders);
+        // Those of one node are ridden one after another.
+        let more = [0, 1].map(|at| now[at].saturating_sub(before[at]));
+        assert_eq!(more, wanted, "{apart:?}");
+        riding.child.kill().unwrap();
+        riding.child.wait().unwrap();
+    }
+}
+
+/// Sums of what came are those that the views tell of themselves; of less than everything there are none.
+fn what_came_is_what_is_held(both: &str, at: &str) {
+    let ride = |words: &[&str]| {
+        let all = [&["--json", "--server", both, "ride", "orders", "--check"], words].concat();
+        finish(binary().args(all), b"")
+    };
+    for words in [&[][..], &["--versions"], &["1/3"], &["--at", at], &["--at", at, "--versions"]] {
+        let told = ride(words).ok();
+        let checked = told.lines().filter(|line| line.contains("checked")).count();
+        let versions = words.contains(&"--versions");
+        assert!(checked > 0 && told.contains(&format!("\"versions\":{versions}")), "{told}");
+    }
+    for less in [&["--keys-only"][..], &["--below", "9"], &["--collections", "nodes"]] {
+        assert_eq!(ride(less).code, Some(2), "{less:?}");
+    }
+}
+
 /// The halves are ridden, for smaller views are preferred; when their node dies, the rest comes from the
 /// other's whole. And what nobody is left to give, a token takes up again.
 #[test]
@@ -91,6 +128,8 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     with_image(&second, "orders disk 0/2", mark);
     with_image(&second, "orders disk 1/2", mark);
     let at = mark.to_string();
+    which_is_ridden(&both, &whole, [&first, &second]);
+    what_came_is_what_is_held(&both, &at);
 
     let mut riding = Riding::begin(&both, &["--at", &at]);
     let mut keys = riding.keys(5);

@@ -79,6 +79,10 @@ impl State {
         };
         let image = Arc::new(image);
         self.images.known.insert(image.index(), image.clone());
+        if self.ended {
+            // Without a draft it is given up with its first slab.
+            return image.give_up();
+        }
         self.images.drafts.insert(spin, image);
         self.know_needs();
     }
@@ -274,14 +278,15 @@ impl Rides {
 
     pub(super) fn seal(&self, spin: SpinId, image: &Image) -> Vec<Job> {
         let sealed = image.seal();
-        match &sealed {
-            Ok(_) => event!(
-                ImageMade,
-                format_args!("`{}`, {} bytes", image.path().display(), image.bytes())
-            ),
-            Err(e) => event!(ImageGivenUp, e),
-        }
         self.tell(|state, now, _| {
+            match &sealed {
+                Ok(_) => event!(
+                    ImageMade,
+                    format_args!("`{}`, {} bytes", image.path().display(), image.bytes())
+                ),
+                Err(_) if state.ended => {}
+                Err(e) => event!(ImageGivenUp, e),
+            }
             state.images.drafts.remove(&spin);
             if sealed.is_err() {
                 state.images.lose(image.index());

@@ -62,6 +62,7 @@ impl Views {
         self.end_sessions();
         self.beat();
         self.boot_again();
+        self.open_again();
         self.tell_images();
         self.ask_for_images();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
@@ -140,6 +141,32 @@ impl Views {
         }
         for (place, name) in failed {
             self.boot(&name, &place);
+        }
+    }
+
+    /// Views that could not be opened for now are opened: rows that somebody still reads are closed when that
+    /// ends, as those of a view that was stopped and run again at once. Those that began with images begin with
+    /// images again.
+    fn open_again(self: &Arc<Views>) {
+        let again: Vec<_> = {
+            let mut kept = self.kept();
+            let Kept { failed, coming, booted_ns, .. } = &mut *kept;
+            let waits = |place: &PathBuf, e: &Error| {
+                e.kind == Kind::Retry && !booted_ns.contains_key(place)
+            };
+            let again = failed.extract_if(.., |place, (_, e)| waits(place, e));
+            let again: Vec<_> = again.map(|(place, (name, _))| (place, name)).collect();
+            coming.extend(again.iter().cloned());
+            again
+        };
+        for (place, name) in again {
+            let own = self.clone();
+            // It may wait for the log's host, and read its rows.
+            self.node.workers.run(move || {
+                if let Err(e) = own.begin(&name, &place) {
+                    own.could_not_open(&name, &place, e);
+                }
+            });
         }
     }
 

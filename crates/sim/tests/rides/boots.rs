@@ -189,19 +189,22 @@ fn filled(seed: u64) -> (World, Asks, Model) {
 }
 
 /// A bit of an image's slabs flips on the device: who rides it hears that, nobody begins to read it any
-/// more, and the next mark makes another one. One with a flipped bit in its table is no image: it was passed
-/// over, and its files stayed for ever. They are removed.
+/// more, and the next mark makes another one. One with a flipped bit in its table, or without one of its parts,
+/// is no image: it was passed over, and its files stayed for ever. They are removed.
 #[test]
 fn a_damaged_image_is_given_up_and_another_one_is_made() {
-    for of_table in [false, true] {
+    for (of_table, is_gone) in [(false, false), (false, true), (true, false)] {
         let (mut world, mut asks, model) = filled(3);
         mark(&world, &mut asks);
         let at = images(&world)[0];
         let files = image_files(&world);
         let is_table = |path: &PathBuf| path.extension().is_none();
         let file = files.iter().find(|path| is_table(path) == of_table).unwrap();
-        if of_table {
-            world.disk.flip_bit(file, 60, 3).unwrap();
+        if of_table || is_gone {
+            match is_gone {
+                true => world.disk.remove(file).unwrap(),
+                false => world.disk.flip_bit(file, 60, 3).unwrap(),
+            }
             world = world.restarted(2);
             assert_eq!(images(&world), [0; 0], "it is not read any more");
             assert!(image_files(&world).is_empty(), "it takes no room any more");
