@@ -304,6 +304,17 @@ fn a_new_node_knows_the_topic(data: &Path, first: &Node, port: u16) {
     third.stop();
 }
 
+/// The other host is lost for good: whatever parts are asked for, what is left has them, and they agree.
+fn what_is_left_has_all(first: &Node, second: Node) {
+    second.kill();
+    for (kind, part) in [("disk", "3/4"), ("disk", "1/6"), ("memory", "0/1")] {
+        first.run(&["view", "run", kind, "orders", part]).ok();
+        let name = format!("orders {kind} {part}");
+        view_once(first, &name, |view| view["behind"] == 0 && view["applied"] != 0);
+    }
+    first.run(&["view", "verify", "orders"]).ok();
+}
+
 /// The keys that a ride printed, in order.
 fn items(printed: String) -> Vec<String> {
     let line = |line: &str| serde_json::from_str::<Value>(line).unwrap();
@@ -393,14 +404,7 @@ fn halves_on_two_nodes_are_ridden_together() {
     }
     finish(binary().args(["--server", &both, "view", "verify", "orders"]), b"").ok();
     a_new_node_knows_the_topic(&scratch.path("3"), &first, port);
-    // A host is lost for good: whatever parts are asked for, what is left has them, and they agree.
-    second.kill();
-    for (kind, part) in [("disk", "3/4"), ("disk", "1/6"), ("memory", "0/1")] {
-        first.run(&["view", "run", kind, "orders", part]).ok();
-        let name = format!("orders {kind} {part}");
-        view_once(&first, &name, |view| view["behind"] == 0 && view["applied"] != 0);
-    }
-    first.run(&["view", "verify", "orders"]).ok();
+    what_is_left_has_all(&first, second);
     first.stop();
 }
 
