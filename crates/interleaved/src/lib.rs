@@ -5,6 +5,7 @@
 //! A crate of its own, and not tests of the crates that it runs: under that feature the crates
 //! below are built once more, and here nothing else is above them.
 #![cfg(feature = "interleaved")]
+#![forbid(unsafe_code)]
 
 use holdfast_env::disk::{Access, Disk, Entry, File, Lock, Space};
 use holdfast_env::locks::HoldMutex;

@@ -116,6 +116,7 @@ impl Owned {
             is_quiet: self.is_quiet,
         }
     }
+
     /// What is said of a command in the place of a server that does not count: that nothing is there, and nothing
     /// was stored. Nothing of what is carried out there all the same.
     pub fn refusal(&self) -> Option<Vec<u8>> {
