@@ -433,10 +433,13 @@ fn a_router_that_looks_at_leases_serves_nothing_of_a_server_that_is_told_nothing
     command.args(["--server-lease", "4"]);
     let invalidator = Invalidator::start_by(command);
     shop.settle();
-    // On a busy machine a server may be silent for long, and is not dead.
+    // On a busy machine a server may be silent for long, and is not dead. Each thread looks for itself: of one, all
+    // clients see the same.
     let routes = shop.routes.display().to_string();
     let route = |from: &[&str]| {
-        Memcached::start(&[&["route", "-p", "-1", "--patience", "20000"][..], from].concat())
+        Memcached::start(
+            &[&["route", "-p", "-1", "-t", "1", "--patience", "20000"][..], from].concat(),
+        )
     };
     let router = route(&["--config", &routes]);
     let plain_router = route(&["--servers", &shop.servers().join(",")]);
