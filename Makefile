@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny schedules unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny schedules orders unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -31,18 +31,16 @@ run: ## build in a hurry, and start a node that keeps its data in ./data (DATA=D
 	./target/quick/holdfast up --data $(DATA)
 
 # One after another even under `make -j`: the cheap checks first, each with the whole machine. But tests wait a
-# third of their time, which is enough to run clippy, and to build the simulation and run some of it.
+# third of their time, which is enough for all that nothing waits for.
 test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory format
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
 	@cargo test --quiet --workspace --no-run
-	@.ci/beside "lint schedules" $(MAKE) --no-print-directory unit
+	@.ci/beside "lint schedules orders callgrind" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
-	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
 	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 2"
-	@$(MAKE) --no-print-directory callgrind
 	@echo "== test: all steps passed"
 
 tools: ## install what the other steps need and this machine lacks
@@ -124,6 +122,9 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 schedules:
 	@$(MAKE) --no-print-directory sim SCHEDULES=30 SEED=1
 	@$(MAKE) --no-print-directory sim SCHEDULES=100 SEED=1 SIM=--usual-limits
+
+orders:
+	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
 
 tables: ## run histories of tables over regions under faults (HISTORIES=N SEED=FIRST)
 	@echo "== tables: $(HISTORIES) histories from seed $(SEED)"
