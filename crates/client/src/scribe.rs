@@ -145,11 +145,11 @@ impl CategoryReader {
         name: Option<&str>,
         at_next: bool,
     ) -> Result<CategoryReader> {
-        let known = match name {
-            Some(name) => client.scribe_reader(category, name)?,
-            None => None,
+        let begins = match (from, name) {
+            (None, Some(name)) => client.scribe_reader(category, name)?,
+            _ => from,
         };
-        let next = match from.or(known) {
+        let next = match begins {
             Some(next) => next,
             // One with a name that is new may take its time: what comes before it says anything is its own, too.
             None if at_next && name.is_none() => {

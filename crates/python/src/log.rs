@@ -4,7 +4,6 @@ use crate::client::bytes_of;
 use crate::errors::waiting;
 use crate::pool::Pool;
 use holdfast_base::ids::Index;
-use holdfast_client::Client;
 use holdfast_env::HoldMutex;
 use holdfast_wire::log as msg;
 use pyo3::prelude::*;
@@ -97,11 +96,7 @@ impl LogReader {
         let wait = Duration::try_from_secs_f64(wait_s).unwrap_or_default();
         let read = || {
             let mut reader = self.reader.held();
-            let mut read = |client: &mut Client| reader.read(&mut client.log(), ENTRIES_MAX, wait);
-            match wait.is_zero() {
-                true => read(&mut *self.pool.lend()?),
-                false => self.pool.waiting(read),
-            }
+            self.pool.reading(wait, |client| reader.read(&mut client.log(), ENTRIES_MAX, wait))
         };
         Ok(waiting(py, read)?.map(|entries| indexed(py, entries)))
     }

@@ -197,6 +197,18 @@ impl Pool {
         came
     }
 
+    /// Reads what may be there: by a lent connection, or, where it waits for others, as [`Pool::waiting`].
+    pub fn reading<T>(
+        self: &Arc<Pool>,
+        wait: Duration,
+        read: impl FnOnce(&mut Client) -> Result<T>,
+    ) -> Result<T> {
+        match wait.is_zero() {
+            true => read(&mut *self.lend()?),
+            false => self.waiting(read),
+        }
+    }
+
     /// Takes a connection back that a file had.
     pub fn give_back(&self, client: Client) {
         let mut state = self.state();

@@ -3,7 +3,6 @@
 use crate::errors::waiting;
 use crate::pool::Pool;
 use holdfast_base::ids::Index;
-use holdfast_client::Client;
 use holdfast_env::HoldMutex;
 use holdfast_wire::scribe as msg;
 use pyo3::prelude::*;
@@ -76,11 +75,7 @@ impl CategoryReader {
         let wait = Duration::try_from_secs_f64(wait_s).unwrap_or_default();
         let read = || {
             let mut reader = self.reader.held();
-            let mut read = |client: &mut Client| reader.read(client, wait);
-            match wait.is_zero() {
-                true => read(&mut *self.pool.lend()?),
-                false => self.pool.waiting(read),
-            }
+            self.pool.reading(wait, |client| reader.read(client, wait))
         };
         let Some(entries) = waiting(py, read)? else { return Ok(None) };
         let mut messages = Vec::new();

@@ -113,8 +113,7 @@ impl Client {
         command::look(key, &mut request);
         let mut have = vec![false; servers.len()];
         self.ask_each(servers, key, request, |at, _, answer| {
-            let item = command::items(answer).find(|(of, _)| *of == key);
-            have[at] = item.is_some_and(|(_, item)| !item.data.is_empty() && !item.is_stale);
+            have[at] = command::has(answer, key);
         })?;
         Ok(have)
     }

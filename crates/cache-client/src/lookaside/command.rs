@@ -25,6 +25,12 @@ pub fn look(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b" q k v f c\r\n");
 }
 
+/// Whether an answer to [`look`] says that there is a value, and that it is not stale.
+pub fn has(answer: &[u8], key: &[u8]) -> bool {
+    let item = items(answer).find(|(of, _)| *of == key);
+    item.is_some_and(|(_, item)| !item.data.is_empty() && !item.is_stale)
+}
+
 /// Ends a request of quiet commands: its answer says that all before it were carried out.
 pub const END: &[u8] = b"mn\r\n";
 

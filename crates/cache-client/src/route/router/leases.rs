@@ -117,8 +117,7 @@ impl Router {
         of.is_asked = false;
         let key = &self.plan.leases[of.lease];
         let has_lease = match outcome {
-            Outcome::Answer(answer) => command::items(answer)
-                .any(|(of, item)| of == key && !item.data.is_empty() && !item.is_stale),
+            Outcome::Answer(answer) => command::has(answer, key),
             Outcome::Lost | Outcome::Dead { .. } => false,
         };
         self.leases.standing.looked(watch, has_lease, ended, asked_ns);
