@@ -1,7 +1,7 @@
 //! A cluster of real processes: files go in, nodes are killed and their disks erased, files come
 //! out, from any node that is left.
 
-use crate::common::{Finished, Scratch, binary, bytes, finish, options, signal};
+use crate::common::{Finished, Scratch, binary, bytes, finish, options, read_there, signal};
 use crate::told::Told;
 use holdfast_base::ids::NodeId;
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
@@ -217,7 +217,7 @@ pub fn nodes_and_disks_are_lost(dev: &Dev, scratch: &Scratch, mut meanwhile: imp
     dev.order(&["start", "3"]).ok();
     dev.until_repaired(4);
     assert_same(dev, 3, scratch, "three again");
-    assert_eq!(dev.client(3, &[]).get("/streamed").unwrap(), streamed);
+    assert_eq!(read_there(&mut dev.client(3, &[]), "/streamed"), streamed);
     let listed = dev.run(2, &["node", "ls"]).ok();
     let states: Vec<&str> = listed.lines().map(|l| l.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(states, ["live", "live", "lost", "lost", "live"], "{listed}");

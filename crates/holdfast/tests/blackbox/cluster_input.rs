@@ -2,7 +2,7 @@
 //! or who answers there. Each is a sentence that says so, and the cluster goes on.
 
 use crate::cluster::Dev;
-use crate::common::{Finished, SETTINGS, Scratch, binary, free_port};
+use crate::common::{Finished, SETTINGS, Scratch, binary, free_port, read_there};
 use crate::told::Told;
 use holdfast_base::codec::Encode;
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, Secret};
@@ -179,6 +179,6 @@ fn of_two_nodes_with_one_number_the_earlier_one_ends() {
         assert!(sentence.contains(part), "`{part}` is missing in: {sentence}");
     }
     later.client().put("/by-two", b"two", &NewFile::default()).unwrap();
-    assert_eq!(later.client().get("/by-one").unwrap(), b"one");
-    assert_eq!(dev.client(1, &[]).get("/by-two").unwrap(), b"two");
+    assert_eq!(read_there(&mut later.client(), "/by-one"), b"one");
+    assert_eq!(read_there(&mut dev.client(1, &[]), "/by-two"), b"two");
 }

@@ -4,7 +4,7 @@
 
 use crate::cluster::{Dev, assert_same, make_tree};
 use crate::cluster_input::Joined;
-use crate::common::{Scratch, binary, bytes, finish, signal};
+use crate::common::{Scratch, binary, bytes, finish, read_there, signal};
 use holdfast_base::ids::NodeId;
 use holdfast_client::NewFile;
 use std::fs;
@@ -133,7 +133,7 @@ fn what_was_stored_on_one_node_is_copied_when_others_join() {
         cluster.recovery.short == 0 && with.count() == 3
     });
     for node in &joined {
-        assert_eq!(node.client().get("/early").unwrap(), early);
+        assert_eq!(read_there(&mut node.client(), "/early"), early);
     }
 }
 
@@ -160,7 +160,7 @@ fn a_cluster_that_was_killed_whole_comes_back_whole() {
         cluster.nodes.iter().all(|node| node.state == "live") && cluster.recovery.short == 0
     });
     assert_same(&dev, 2, &scratch, "again");
-    assert_eq!(dev.client(1, &[]).get("/kept").unwrap(), kept);
+    assert_eq!(read_there(&mut dev.client(1, &[]), "/kept"), kept);
 }
 
 fn first_word(text: &str) -> String {
@@ -193,7 +193,7 @@ fn the_nodes_of_a_cluster_end_with_the_process_that_runs_them() {
     }
     assert!(pids.is_empty(), "{pids:?} still run");
     let again = Dev::start(&scratch.path("dev"), 2);
-    assert_eq!(again.client(1, &[]).get("/kept").unwrap(), b"kept");
+    assert_eq!(read_there(&mut again.client(1, &[]), "/kept"), b"kept");
 }
 
 /// Ctrl-C left the temporary directory behind, with everything that the nodes had stored.

@@ -2,7 +2,7 @@
 //! without a node whose certificate is revoked, and takes nobody for another one.
 
 use crate::cluster_input::Joined;
-use crate::common::{Finished, Node, SETTINGS, Scratch, binary, finish, free_port, options};
+use crate::common::{Finished, Node, SETTINGS, Scratch, binary, finish, free_port, options, read_there};
 use holdfast_base::Kind;
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, TlsClient};
 use holdfast_wire::admin::Cluster;
@@ -117,8 +117,8 @@ fn a_cluster_over_tls_goes_on_while_certificates_are_renewed_and_one_is_revoked(
     writes.put("/large", &large, &NewFile::default()).unwrap();
     for (address, sealed) in addresses.iter().flat_map(|a| [(a, true), (a, false)]) {
         let mut reads = nodes.client(address, sealed);
-        assert_eq!(reads.get("/small").unwrap(), b"a few bytes", "{address} {sealed}");
-        assert!(reads.get("/large").unwrap() == large, "{address} {sealed}");
+        assert_eq!(read_there(&mut reads, "/small"), b"a few bytes", "{address} {sealed}");
+        assert!(read_there(&mut reads, "/large") == large, "{address} {sealed}");
     }
     // Renewed under a client that has its connection: it goes on, and so do the nodes.
     for name in ["n1", "n2"] {
@@ -133,13 +133,13 @@ fn a_cluster_over_tls_goes_on_while_certificates_are_renewed_and_one_is_revoked(
     first.run(&["cert", "revoke", stolen.to_str().unwrap()]).ok();
     until(&mut asks, "the revoked one is away", |cluster| state_of(cluster, "n4") == "unavailable");
     writes.put("/without", b"four", &NewFile::default()).unwrap();
-    assert_eq!(nodes.client(&addresses[1], true).get("/without").unwrap(), b"four");
+    assert_eq!(read_there(&mut nodes.client(&addresses[1], true), "/without"), b"four");
     // What is not its own is not taken for a renewal; with its own it is back, without a restart.
     nodes.install("n4", "n3");
     nodes.renew("n4", "n4");
     until(&mut asks, "it is back", |cluster| state_of(cluster, "n4") == "live");
     until(&mut asks, "everything has its copies", |cluster| cluster.recovery.short == 0);
-    assert_eq!(nodes.client(&addresses[2], true).get("/f49").unwrap(), large[..10_049]);
+    assert_eq!(read_there(&mut nodes.client(&addresses[2], true), "/f49"), large[..10_049]);
     drop(others);
     first.stop();
 }

@@ -2,6 +2,7 @@
 
 use crate::told::Told;
 pub use holdfast_base::random::{Random, bytes};
+use holdfast_base::Kind;
 use holdfast_client::{Client, ClientOptions, Endpoint, Secret};
 use holdfast_wire::admin::Status;
 use serde_json::Value;
@@ -272,6 +273,19 @@ impl Drop for Node {
             false => drop(self.told.judge()),
         }
     }
+}
+
+/// A file's bytes, that was written through another node: this one may be behind by a moment, and says until then
+/// that there is no such file. The number of attempts is a bound, not a time.
+#[track_caller]
+pub fn read_there(client: &mut Client, path: &str) -> Vec<u8> {
+    for _ in 0..1_000_000 {
+        match client.get(path) {
+            Err(e) if e.kind == Kind::NotFound => {}
+            read => return read.unwrap(),
+        }
+    }
+    panic!("waited in vain until `{path}` is there");
 }
 
 /// What lets a client in over TCP, from the directory that has the secret.

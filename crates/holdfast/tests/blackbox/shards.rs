@@ -2,7 +2,7 @@
 //! through every node.
 
 use crate::cluster::Dev;
-use crate::common::{Scratch, bytes};
+use crate::common::{Scratch, bytes, read_there};
 use holdfast_client::NewFile;
 use holdfast_wire::admin::Shard;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,7 +153,7 @@ fn a_directory_with_content_moves_whoever_is_killed() {
             assert!(client.get("/d/large").unwrap() == large, "at {node}");
             assert_eq!(client.get("/d/empty").unwrap(), b"", "at {node}");
             for (path, content) in written {
-                assert!(client.get(path).unwrap() == *content, "{path} at {node}");
+                assert!(read_there(&mut client, path) == *content, "{path} at {node}");
             }
         }
     };
@@ -184,6 +184,10 @@ fn a_directory_with_content_moves_whoever_is_killed() {
             "{listed}"
         );
     }
+    // What was written while a node was away has its copies by and by.
+    dev.until(2, "every chunk has its copies", |cluster| {
+        (cluster.recovery.short, cluster.recovery.lost) == (0, 0)
+    });
     let told = String::from_utf8(dev.run(2, &["doctor"]).out).unwrap();
     let mut found = told.lines().filter(|line| line.starts_with("- "));
     // While the log's host is away lines of the audit trail may find no place, which a node says for good.
