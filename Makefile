@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny schedules orders unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny schedules orders unit worlds python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -14,6 +14,8 @@ SEED ?= 1
 # Steps name the whole workspace even where they run a part of it: with other packages, cargo would choose other
 # features of what they have in common, and build it all again.
 INTERLEAVED := holdfast-interleaved/interleaved
+# Simulated clusters are tested by a step of their own, optimised.
+UNIT := --workspace --exclude holdfast-sim
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +39,8 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory format
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
-	@cargo test --quiet --workspace --no-run
-	@.ci/beside "lint schedules orders callgrind" $(MAKE) --no-print-directory unit
+	@cargo test --quiet $(UNIT) --no-run
+	@.ci/beside "lint worlds schedules orders callgrind" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 2"
 	@echo "== test: all steps passed"
@@ -64,9 +66,14 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@echo "== deny: cargo-deny check, by deny.toml"
 	@.ci/deny $(DENY)
 
-unit: ## run all tests, also behind one that fails
-	@echo "== unit: cargo test --workspace"
-	@cargo test --workspace --no-fail-fast
+unit: ## run all tests but those of simulated clusters, also behind one that fails
+	@echo "== unit: cargo test $(UNIT)"
+	@cargo test $(UNIT) --no-fail-fast
+
+# Unoptimised they take ten times as long, which is more than it takes to build what they stand on once more.
+worlds: ## run the tests of simulated clusters
+	@echo "== worlds: cargo test --package holdfast-sim, optimised"
+	@cargo test --profile sim --package holdfast-sim --no-fail-fast
 
 python: ## build the Python package, install it, and run its tests against a node
 	@echo "== python: a wheel as developers build it, in an environment of its own"
