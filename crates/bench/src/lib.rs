@@ -13,6 +13,7 @@ mod cache;
 mod cluster;
 mod exchange;
 mod incast;
+mod invalidate;
 mod iobench;
 mod limits;
 mod log;
@@ -36,6 +37,7 @@ use exchange::ExchangeBench;
 use holdfast_base::Result;
 use holdfast_command::output::Output;
 use incast::IncastBench;
+use invalidate::InvalidateBench;
 use iobench::Iobench;
 use log::LogBench;
 use recovery::RecoveryBench;
@@ -57,6 +59,8 @@ pub enum Bench {
     Blob(BlobBench),
     /// Hundreds of servers answering one client at once through a shallow switch, simulated
     Incast(IncastBench),
+    /// Keys of rows that MariaDB changed, dropped by an invalidator: how soon, and how many a second
+    Invalidate(InvalidateBench),
     /// A node lost in a real cluster with limited links: time of repair and what the foreground
     /// feels of it, beside fixed rates
     Recovery(RecoveryBench),
@@ -88,6 +92,7 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Cache(options) => cache::run(options, out),
         Bench::Blob(options) => blob::run(options, out),
         Bench::Incast(options) => incast::run(options, out),
+        Bench::Invalidate(options) => invalidate::run(options, out),
         Bench::Exchange(options) => exchange::run(options, out),
         Bench::Recovery(options) => recovery::run(options, out),
         Bench::Scheduler(options) => scheduler::run(options, out),

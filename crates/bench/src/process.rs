@@ -2,11 +2,17 @@
 
 use holdfast_base::{Error, Result};
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// What processor time is counted in by the kernel: USER_HZ, 100 on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A port that nobody has now.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
 
 /// Killed when it is dropped.
 pub struct Process {

@@ -145,6 +145,8 @@ pub enum Figure {
     OperationsPerServerSecond,
     /// Median latency.
     MicrosecondsP50,
+    /// The latency that one in a hundred passes.
+    MicrosecondsP99,
     /// The longest an operation took.
     MicrosecondsMax,
     /// Of the servers' processors.
@@ -160,7 +162,7 @@ impl Figure {
             Figure::BytesPerSecond => "bytes/s",
             Figure::OperationsPerSecond => "operations/s",
             Figure::OperationsPerServerSecond => "operations/CPU second",
-            Figure::MicrosecondsP50 | Figure::MicrosecondsMax => "us",
+            Figure::MicrosecondsP50 | Figure::MicrosecondsP99 | Figure::MicrosecondsMax => "us",
             Figure::ServerCpuSeconds => "CPU seconds",
             Figure::BytesPerOperation => "bytes/operation",
         }
@@ -172,19 +174,22 @@ impl Figure {
             | Figure::OperationsPerSecond
             | Figure::OperationsPerServerSecond => "higher",
             Figure::MicrosecondsP50
+            | Figure::MicrosecondsP99
             | Figure::MicrosecondsMax
             | Figure::ServerCpuSeconds
             | Figure::BytesPerOperation => "lower",
         }
     }
 
-    fn of(self, sample: &mut Sample) -> f64 {
+    /// What a repetition comes to, in [`Figure::unit`].
+    pub fn of(self, sample: &mut Sample) -> f64 {
         let seconds = sample.time.as_secs_f64();
         match self {
             Figure::BytesPerSecond => sample.bytes as f64 / seconds,
             Figure::OperationsPerSecond => sample.operations as f64 / seconds,
             Figure::OperationsPerServerSecond => sample.operations as f64 / sample.server_cpu,
             Figure::MicrosecondsP50 => percentile(&mut sample.latencies_ns, 0.5),
+            Figure::MicrosecondsP99 => percentile(&mut sample.latencies_ns, 0.99),
             Figure::MicrosecondsMax => percentile(&mut sample.latencies_ns, 1.0),
             Figure::ServerCpuSeconds => sample.server_cpu,
             Figure::BytesPerOperation => sample.memory_bytes as f64 / sample.operations as f64,

@@ -6,7 +6,7 @@ mod lines;
 mod rsyslog;
 
 use super::limits;
-use super::process::{Process, own_cpu_seconds};
+use super::process::{Process, free_port, own_cpu_seconds};
 use super::report::{Figure, Report, Sample, asked, rounded};
 use clap::Args;
 use holdfast_base::ids::Index;
@@ -22,7 +22,7 @@ use lines::Lines;
 use rsyslog::Rsyslog;
 use serde_json::json;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,10 +73,6 @@ struct Hops {
     directory: PathBuf,
     /// Of the node's door, and of the agent's.
     ports: [u16; 2],
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 impl Hops {

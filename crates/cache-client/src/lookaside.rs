@@ -11,9 +11,10 @@ use crate::client::{Ask, CacheClientOptions, Client, Failover};
 use crate::fleet::Outcome;
 use crate::wire::Shape;
 use holdfast_base::{Error, Result};
+use holdfast_env::event;
 pub use lookup::LookasideCounts;
 use lookup::{Fill, Filled, Lookup, Rules};
-use standing::{Standing, lease_key};
+use standing::{Given, Standing, lease_key, nobody_gives};
 
 /// What invalidations leave of a key, in all servers of a lookaside: as whoever invalidates was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +80,7 @@ pub struct Lookaside {
 struct Leases {
     key: Vec<u8>,
     standing: Standing,
+    given: Given,
 }
 
 impl Lookaside {
@@ -103,10 +105,11 @@ impl Lookaside {
                  dead servers are loaded",
             );
         }
-        let leases = options
-            .server_lease
-            .as_deref()
-            .map(|pool| Leases { key: lease_key(pool), standing: Standing::new(servers.len()) });
+        let leases = options.server_lease.as_deref().map(|pool| Leases {
+            key: lease_key(pool),
+            standing: Standing::new(servers.len()),
+            given: Given::default(),
+        });
         if let Some(Leases { key, .. }) = &leases {
             batch::check(key)?;
         }
@@ -204,7 +207,11 @@ impl Lookaside {
         let ended: Vec<u64> = servers.iter().map(|server| self.client.ended(*server)).collect();
         let have = self.client.have(&servers, &leases.key)?;
         for ((server, ended), has_lease) in servers.into_iter().zip(ended).zip(have) {
-            leases.standing.looked(server, has_lease, ended, now_ns);
+            leases.standing.looked(server, has_lease == Some(true), ended, now_ns);
+            if has_lease.is_some_and(|has_lease| leases.given.looked(has_lease, now_ns)) {
+                let why = nobody_gives(&leases.key);
+                event!(CacheUnleased, why);
+            }
         }
         Ok(())
     }

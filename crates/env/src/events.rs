@@ -169,6 +169,9 @@ events! {
     InvalidateWaits = "invalidate.waits", WARN,
         "An invalidator cannot read its database, write its topic, or reach a cache server. Keys there stay old until it can; it tries again.",
         "Read the sentence, and mend what it names.";
+    CacheUnleased = "cache.unleased", WARN,
+        "A router or a lookaside takes values of servers by leases (`server_lease`), and none of those that answer has had one for ten seconds: everything is a miss, and the database has all reads.",
+        "Run `holdfast invalidate run --server-lease` for the pool that the sentence names, look at why it waits, or correct the name ([leases](invalidate.md#leases)).";
     InvalidateGoesOn = "invalidate.goes-on", INFO,
         "An invalidator goes on where it had to wait.",
         "Nothing.";

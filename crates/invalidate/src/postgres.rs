@@ -4,13 +4,13 @@
 mod bytes;
 mod catalog;
 mod connection;
-mod output;
+pub mod output;
 mod proof;
-mod rows;
+pub mod rows;
 mod seen;
 mod slot;
 mod source;
-mod wire;
+pub mod wire;
 
 pub use connection::{Connection, Server, Texts};
 pub use seen::{At, Seen, Snapshot};

@@ -2,10 +2,30 @@
 //! which may have had them before it came, and were told nothing of them since. Pure.
 
 use holdfast_cache_client::route::RoutePlan;
+use holdfast_env::planted;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pools as a topic keeps them, each `NAME HASHING SERVER WEIGHT SERVER WEIGHT ...`.
-pub fn describe(plan: &RoutePlan, pools: impl Iterator<Item = usize>) -> Vec<String> {
+/// The pools that may hold a key of a pool: it, the one that has the keys of dead servers meanwhile, and the one that
+/// is asked for what it misses.
+fn pools(plan: &RoutePlan, pool: usize) -> impl Iterator<Item = usize> {
+    let of = &plan.pools[pool];
+    let gutter = of.gutter.filter(|_| !planted!("invalidate.gutter-forgotten"));
+    [Some(pool), gutter, of.warm].into_iter().flatten()
+}
+
+/// All servers that are told what changed for a pool.
+pub fn servers(plan: &RoutePlan, pool: usize) -> Vec<u32> {
+    pools(plan, pool).flat_map(|pool| plan.pools[pool].servers()).collect()
+}
+
+/// Those of them that may hold a key.
+pub fn holders(plan: &RoutePlan, pool: usize, key: &[u8]) -> Vec<u32> {
+    pools(plan, pool).filter_map(|pool| plan.pools[pool].server(key)).collect()
+}
+
+/// A pool's servers as a topic keeps them, of each pool that may hold its keys `NAME HASHING SERVER WEIGHT SERVER
+/// WEIGHT ...`.
+pub fn describe(plan: &RoutePlan, pool: usize) -> Vec<String> {
     let describe = |pool: usize| {
         let pool = &plan.pools[pool];
         let mut text = format!("{} {:?}", pool.name, pool.hashing());
@@ -14,7 +34,7 @@ pub fn describe(plan: &RoutePlan, pools: impl Iterator<Item = usize>) -> Vec<Str
         }
         text
     };
-    pools.map(describe).collect()
+    pools(plan, pool).map(describe).collect()
 }
 
 /// One pool: how it hashes, and the weights of its servers.

@@ -1,6 +1,9 @@
 //! Decoders against mutated input: what is refused is refused without a panic, and what is
 //! accepted means one thing only. `make fuzz` runs these for longer.
 
+#[path = "fuzz/invalidation.rs"]
+mod invalidation;
+
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};

@@ -107,13 +107,13 @@ impl Client {
         Ok(tokens)
     }
 
-    /// Whether each of these servers has a value of a key.
-    pub(crate) fn have(&mut self, servers: &[u32], key: &[u8]) -> Result<Vec<bool>> {
+    /// Whether each of these servers has a value of a key; nothing of those that do not answer.
+    pub(crate) fn have(&mut self, servers: &[u32], key: &[u8]) -> Result<Vec<Option<bool>>> {
         let mut request = Vec::new();
         command::look(key, &mut request);
-        let mut have = vec![false; servers.len()];
+        let mut have = vec![None; servers.len()];
         self.ask_each(servers, key, request, |at, _, answer| {
-            have[at] = command::has(answer, key);
+            have[at] = Some(command::has(answer, key));
         })?;
         Ok(have)
     }

@@ -6,11 +6,50 @@
 pub const LOOK_NS: u64 = 1_000_000_000;
 /// How long one is believed: somebody may have stood still since.
 pub const BELIEVED_NS: u64 = 2_000_000_000;
-const _: () = assert!(LOOK_NS < BELIEVED_NS);
+/// How long no server that answers has had a lease before that is told: longer than it takes to give the first ones.
+pub const NOBODY_NS: u64 = 10_000_000_000;
+const _: () = assert!(LOOK_NS < BELIEVED_NS && BELIEVED_NS < NOBODY_NS);
+
+/// What keys of leases begin with, in front of the pool's name.
+const KEY: &str = "holdfast:invalidate:";
 
 /// The key of the lease that a pool's servers are given.
 pub fn lease_key(pool: &str) -> Vec<u8> {
-    format!("holdfast:invalidate:{pool}").into_bytes()
+    format!("{KEY}{pool}").into_bytes()
+}
+
+/// Whether anybody gives leases of a name. Of one that is misspelt nobody does: every read is a miss for ever, which
+/// looks like a cache that is merely empty.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// When a server had one, or the first was looked at.
+    since_ns: Option<u64>,
+    is_told: bool,
+}
+
+impl Given {
+    /// A server has answered; whether it is to be told now that none has a lease. Once, and once more when one had.
+    pub fn looked(&mut self, has_lease: bool, now_ns: u64) -> bool {
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        if has_lease {
+            *self = Given { since_ns: Some(now_ns), is_told: false };
+        }
+        let is_long = now_ns.saturating_sub(since_ns) >= NOBODY_NS;
+        let is_new = !has_lease && is_long && !self.is_told;
+        self.is_told |= is_new;
+        is_new
+    }
+}
+
+/// What is told then, of the lease with this key.
+pub fn nobody_gives(key: &[u8]) -> String {
+    let name = String::from_utf8_lossy(key);
+    let (pool, seconds) = (name.strip_prefix(KEY).unwrap_or(&name), NOBODY_NS / 1_000_000_000);
+    format!(
+        "take values of servers by leases of pool `{pool}`: no server that answers has had one for {seconds} s, so \
+         everything is a miss and nothing is stored: run `holdfast invalidate run --to {pool} --server-lease SECONDS`, \
+         or correct the name that `server_lease` gives"
+    )
 }
 
 /// What a server said of its lease.
@@ -79,6 +118,20 @@ mod tests {
     use super::*;
 
     const S: u64 = 1_000_000_000;
+
+    /// A name that nobody gives leases of was a miss for ever, and nobody was told.
+    #[test]
+    fn a_lease_that_nobody_gives_is_told_once_until_somebody_does() {
+        let mut given = Given::default();
+        // Seconds, of a server that has one now and then, and of one that never has.
+        let mut told = |has: bool, s: u64| given.looked(has, s * S);
+        assert!(!(100..110).any(|s| told(false, s)), "it may be on its way");
+        assert!(told(false, 110) && !(110..200).any(|s| told(false, s)), "once");
+        assert!(!told(true, 200) && !(200..210).any(|s| told(false, s)), "one of two is enough");
+        assert!(told(false, 210) && !told(false, 211), "there were some, and are none");
+        let said = nobody_gives(&lease_key("shpo"));
+        assert!(said.contains("`shpo`") && said.contains("--to shpo --server-lease"), "{said}");
+    }
 
     #[test]
     fn a_server_counts_that_had_a_lease_when_it_was_asked_last() {

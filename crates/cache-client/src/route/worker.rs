@@ -6,6 +6,7 @@ use super::router::Router;
 use super::server::{Report, Shared};
 use crate::links::Links;
 use holdfast_base::{Error, Result};
+use holdfast_env::event;
 use holdfast_env::poll::{Event, Events, Interest, Poller, Waker};
 use holdfast_env::sockets;
 use holdfast_env::trial::Knob;
@@ -158,6 +159,12 @@ impl Worker {
                 router.settle(ticket, outcome, clock.monotonic_ns());
             });
             let now = clock.monotonic_ns();
+            // Each thread looks for itself, at the same servers: one of them tells.
+            if let Some(why) = self.router.take_warning()
+                && self.thread == 0
+            {
+                event!(CacheUnleased, why);
+            }
             let mut goes_on = self.router.follow(&mut self.links.fleet, now);
             while let Some((reply, (number, generation))) = self.router.take_whole() {
                 goes_on = true;

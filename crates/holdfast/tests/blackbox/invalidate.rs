@@ -57,12 +57,12 @@ pub fn shop(scratch: &Scratch, settings: &[&str]) -> Option<Shop> {
 }
 
 impl Shop {
-    fn start(&self) -> Invalidator {
+    pub fn start(&self) -> Invalidator {
         Invalidator::start_by(Invalidator::command(self, &self.database.url()))
     }
 
     /// Waits until every server has confirmed what the database has.
-    fn settle(&self) {
+    pub fn settle(&self) {
         let end = self.database.sql().ask::<String>("SELECT @@GLOBAL.gtid_binlog_pos").unwrap();
         until("every server has confirmed every change", || {
             self.status() == Some((end[0].clone(), vec![0; self.caches.len()]))

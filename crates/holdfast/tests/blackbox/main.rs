@@ -31,6 +31,7 @@ mod hostile_readers;
 mod http;
 mod import;
 mod invalidate;
+mod invalidate_mariadb_faults;
 mod invalidate_postgres;
 mod invalidate_postgres_data;
 mod invalidate_postgres_faults;

@@ -13,6 +13,10 @@ const GONE: u16 = 1236;
 /// Errors that another try does not mend: a user that is refused, a right that is missing.
 const REFUSED: [u16; 5] = [1044, 1045, 1142, 1227, 1698];
 
+/// What one event of the log may be long: as much as a database sends to its replicas. An event has a row twice, as it
+/// was and as it is, so it may pass what the database takes of its clients, which is what the driver would take.
+const EVENT_BYTES_MAX: usize = 1 << 30;
+
 /// As MySQL's clients call them.
 const TLS: Words = Words { mode: "ssl-mode", authorities: "ssl-ca" };
 /// As the driver calls them, which would believe anybody.
@@ -52,7 +56,9 @@ impl Server {
         if !others.is_empty() {
             url.query_pairs_mut().extend_pairs(others);
         }
-        let mut opts = Opts::from_url(url.as_str()).map_err(|e| wrong(&e))?;
+        let given = Opts::from_url(url.as_str()).map_err(|e| wrong(&e))?;
+        let builder = OptsBuilder::from_opts(given).max_allowed_packet(Some(EVENT_BYTES_MAX));
+        let mut opts = Opts::from(builder);
         if let Some(asked) = tls::asked(&TLS, mode.as_deref(), authorities.as_deref())? {
             opts = with_tls(opts, &asked)?;
         }

@@ -1,6 +1,6 @@
 //! From the topic to the servers: tells each what it is to drop, and writes down how far they have confirmed.
 
-use super::{ENTRIES, REST, Settings, Shared, known};
+use super::{ENTRIES, REST, Shared, known};
 use crate::entry::Entry;
 use crate::lease::Leases;
 use crate::rings;
@@ -24,12 +24,6 @@ const CONFIRM_NS: u64 = 1_000_000_000;
 const WHAT: &str = "keys are dropped";
 const LEASES: &str = "servers have leases";
 
-/// The pools that may hold a key of the pool.
-pub fn pools(settings: &Settings) -> impl Iterator<Item = usize> {
-    let pool = &settings.plan.pools[settings.pool];
-    [Some(settings.pool), pool.gutter, pool.warm].into_iter().flatten()
-}
-
 pub fn run(shared: &Arc<Shared>) {
     while !shared.stop.is_requested() {
         if let Err(e) = deliver(shared) {
@@ -45,11 +39,11 @@ fn sender(shared: &Shared, client: &mut Client) -> Result<Option<(Sender, Index)
     let settings = &shared.settings;
     let known = known(client, &shared.topic)?;
     let Some((last, ..)) = known.position else { return Ok(None) };
-    let servers = pools(settings).flat_map(|pool| settings.plan.pools[pool].servers());
+    let servers = rings::servers(&settings.plan, settings.pool).into_iter();
     let servers =
         servers.map(|number| (number, settings.plan.members[number as usize].to_string()));
     let (kept, mut confirmed) = known.confirmed.unwrap_or((last, Vec::new()));
-    let gainers = rings::gainers(&known.rings, &rings::describe(&settings.plan, pools(settings)));
+    let gainers = rings::gainers(&known.rings, &rings::describe(&settings.plan, settings.pool));
     let before = confirmed.len();
     confirmed.retain(|(server, _)| !gainers.contains(server));
     if confirmed.len() < before {
@@ -68,10 +62,8 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
     let Some((mut sender, mut keep)) = sender(shared, &mut client)? else { return Ok(()) };
     let (options, clock) = (CacheClientOptions::default(), shared.clock.clone());
     let mut cache = CacheClient::of_plan(&settings.plan, options, clock)?;
-    let holders = |key: &[u8]| -> Vec<u32> {
-        pools(settings).filter_map(|pool| settings.plan.pools[pool].server(key)).collect()
-    };
-    let rings = rings::describe(&settings.plan, pools(settings));
+    let holders = |key: &[u8]| rings::holders(&settings.plan, settings.pool, key);
+    let rings = rings::describe(&settings.plan, settings.pool);
     let confirmed = |servers: Vec<(String, Index)>| {
         Entry::Confirmed { servers, rings: rings.clone() }.to_bytes()
     };
@@ -133,8 +125,7 @@ fn lease(
                        leave out all servers, and load from the database, until it is";
             shared.waits(LEASES, why);
         }
-        let servers: Vec<u32> =
-            pools(settings).flat_map(|pool| settings.plan.pools[pool].servers()).collect();
+        let servers = rings::servers(&settings.plan, settings.pool);
         let tokens = cache.tokens(&servers, &key, leases.lease_s())?;
         // Behind the numbers: a server that froze may have given them long after it was asked.
         let given_ns = shared.clock.monotonic_ns();

@@ -5,7 +5,7 @@ use super::Router;
 use super::task::Task;
 use crate::fleet::{Fleet, Outcome, Request, Transport};
 use crate::lookaside::command;
-use crate::lookaside::standing::{LOOK_NS, Standing};
+use crate::lookaside::standing::{Given, LOOK_NS, Standing, nobody_gives};
 use crate::route::plan::RoutePlan;
 use crate::wire::Shape;
 use holdfast_env::planted;
@@ -25,6 +25,10 @@ pub struct Leases {
     standing: Standing,
     /// By lease and server: the number of the watch.
     watch_of: Vec<Vec<Option<u32>>>,
+    /// By lease.
+    given: Vec<Given>,
+    /// A lease that nobody gives, which is to be told.
+    untold: Option<usize>,
     /// Before then nobody is to be asked.
     due_ns: u64,
 }
@@ -40,7 +44,9 @@ impl Leases {
             }
         }
         let due_ns = if watches.is_empty() { u64::MAX } else { 0 };
-        Leases { standing: Standing::new(watches.len()), watches, watch_of, due_ns }
+        let (standing, given) =
+            (Standing::new(watches.len()), vec![Given::default(); watch_of.len()]);
+        Leases { standing, watches, watch_of, given, untold: None, due_ns }
     }
 
     fn watch(&self, lease: Option<usize>, server: u32) -> Option<u32> {
@@ -111,13 +117,25 @@ impl Router {
         }
     }
 
+    /// What is to be told of a lease that nobody gives.
+    pub fn take_warning(&mut self) -> Option<String> {
+        let lease = self.leases.untold.take()?;
+        Some(nobody_gives(&self.plan.leases[lease]))
+    }
+
     /// A server has said whether it has a lease, or has said nothing.
     pub(super) fn looked(&mut self, watch: u32, ended: u64, asked_ns: u64, outcome: Outcome<'_>) {
         let of = &mut self.leases.watches[watch as usize];
         of.is_asked = false;
         let key = &self.plan.leases[of.lease];
         let has_lease = match outcome {
-            Outcome::Answer(answer) => command::has(answer, key),
+            Outcome::Answer(answer) => {
+                let has_lease = command::has(answer, key);
+                if self.leases.given[of.lease].looked(has_lease, asked_ns) {
+                    self.leases.untold = Some(of.lease);
+                }
+                has_lease
+            }
             Outcome::Lost | Outcome::Dead { .. } => false,
         };
         self.leases.standing.looked(watch, has_lease, ended, asked_ns);

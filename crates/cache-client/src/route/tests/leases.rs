@@ -393,3 +393,20 @@ fn no_value_is_older_than_a_lease_and_a_look() {
     }
     assert!(hits > 2000 && old > 200 && restarts > 200, "{hits} {old} {restarts}");
 }
+
+/// A name that nobody gives leases of was everlasting misses, and `route_left_out` alone said so.
+#[test]
+fn a_lease_that_no_server_has_is_told_once_until_one_has_had_it() {
+    let mut world = world(false);
+    let mut told = Vec::new();
+    for second in 0..40 {
+        // The gutter has its lease for five seconds.
+        let gutter = if (20..25).contains(&second) { HAS } else { HAS_NONE };
+        looks(&mut world, &[(0, HAS_NONE), (1, HOLDS), (GUTTER, gutter)]);
+        told.extend(world.router.take_warning().map(|why| (second, why)));
+        world.now_ns += S;
+    }
+    let seconds: Vec<u64> = told.iter().map(|(second, _)| *second).collect();
+    assert_eq!(seconds, [10, 34]);
+    assert!(told[0].1.contains("pool `shop`"), "{}", told[0].1);
+}
