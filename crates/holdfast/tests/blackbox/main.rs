@@ -74,3 +74,4 @@ mod views_follow;
 mod views_index;
 mod views_packages;
 mod views_rides;
+mod views_wiped;
