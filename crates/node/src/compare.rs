@@ -152,9 +152,9 @@ impl Node {
         let (covered, digests) = (self.covered(topic, view), view.digests());
         let Imaged { images, lost } = self.images.held().get(topic).cloned().unwrap_or_default();
         let holds = self.held_now(topic);
-        let image = |Image { low, high, index, sum }: Image| {
-            let (sum_low, sum_high) = (sum as u64, (sum >> 64) as u64);
-            msg::Image { low, high, index, sum_low, sum_high }
+        let image = |Image { low, high, index, sums }: Image| {
+            let sums = Arc::unwrap_or_clone(sums);
+            msg::Image { low, high, index, sums }
         };
         let images = images.into_iter().map(image).collect();
         let own = self.compared().get(topic).map(|known| known.own.clone()).unwrap_or_default();
@@ -300,9 +300,10 @@ impl Node {
         let all = all.map(of_node).collect();
         for difference in images::differing(&all) {
             self.report_finding(format!(
-                "{difference} of topic `{topic}` hold different items: neither counts for the trim of \
-                 its log; compare their builds and look at the memory of their machines; the next mark \
-                 makes others"
+                "the images of views of topic `{topic}` hold different items: {difference}: those that have \
+                 such keys do not count for the trim of its log; `holdfast view verify` says which view \
+                 is wrong; compare the nodes' builds and look at the memory of their machines; the next \
+                 mark makes others"
             ));
         }
         if let Some(mark) = images::newest_mark(&all) {
@@ -415,8 +416,8 @@ pub(super) fn told(said: msg::Covered) -> Told {
     let digests = said.digests.into_iter().take(DIGESTS_MAX);
     let digests = digests.map(|one| (one.index, one.digest)).collect();
     let image = |image: msg::Image| {
-        let msg::Image { low, high, index, sum_low, sum_high } = image;
-        Image { low, high, index, sum: u128::from(sum_high) << 64 | u128::from(sum_low) }
+        let msg::Image { low, high, index, sums } = image;
+        Image { low, high, index, sums: Arc::new(sums) }
     };
     let images = said.images.into_iter().take(IMAGES_MAX).map(image).collect();
     let holds = said.holds.into_iter().take(HOLDS_MAX).collect();

@@ -547,7 +547,7 @@ fn left_images(views: &Views, name: &ViewName, place: &Path) -> BTreeMap<Index, 
     // What is damaged is said when the view is open.
     let indices = image::list(&**disk, place).unwrap_or_default().0.into_iter();
     let images = indices.filter_map(|index| Image::open(disk, place, index).ok());
-    let own = images.filter(|image| image.about.view == *name);
+    let own = images.filter(|image| image.check_is_ours(name, &views.node).is_ok());
     own.map(|image| (image.index(), Arc::new(image))).collect()
 }
 

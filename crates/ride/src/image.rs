@@ -2,12 +2,13 @@
 //! carousel turns, synced, read back from the device, and only then named; so what has a name is whole.
 //! Riders and views that begin read it whenever they like, from any place. docs/formats/image.md.
 
+mod table;
+
 use crate::scan::First;
-use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, Encode};
+use crate::views::describe;
 use holdfast_base::ids::Index;
 use holdfast_base::limits::SECTOR_BYTES;
-use holdfast_base::{Error, Result, codec_struct};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File, ReplaceSites, read_file, replace_file};
 use holdfast_env::{HoldMutex, HoldRwLock, planted};
@@ -16,9 +17,9 @@ use holdfast_wire::slab::{self, Column, Needs, Range, Slab, Sums, retain};
 use holdfast_wire::view::ViewName;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
+use table::{Described, Entry, Table};
 
 const SITES: ReplaceSites = ReplaceSites { data: "image.table-data", name: "image.name" };
-const VERSION: u16 = 1;
 /// What is written at a time is as a rule less. So many lie in huge pages.
 const BUFFER_BYTES: usize = 4 << 20;
 /// A table has some 60 bytes a slab, and in front of them what the fold keeps of its sessions.
@@ -27,6 +28,8 @@ const TABLE_BYTES_MAX: u64 = 1 << 30;
 /// What an image is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
+    /// The number of the log that its view folds, which is the cluster's. Images of format 1 do not say it.
+    pub log: Option<u64>,
     /// Of which view.
     pub view: ViewName,
     /// The mark, and what a fold goes on with behind it.
@@ -34,71 +37,12 @@ pub struct About {
     /// See [`holdfast_wire::view::Boarded`].
     pub front: Vec<u8>,
 }
-codec_struct!(About { view, position, front });
 
-/// Sums of all items of an image, modulo 2^128.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Total {
-    /// Of the newest ones.
-    pub newest: u128,
-    /// Of all.
-    pub all: u128,
-}
-
-impl Total {
-    fn of(sums: &Sums) -> Total {
-        let add = |sums: &[u128]| sums.iter().fold(0u128, |all, one| all.wrapping_add(*one));
-        Total { newest: add(sums.newest()), all: add(sums.all()) }
-    }
-}
-
-/// Where a slab lies in the file of its part.
+/// What an image that is whole says of its items.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    offset: u64,
-    bytes: u32,
-    first_hash: u32,
-    last_hash: u32,
-    /// Its first row.
-    row: Vec<u8>,
-}
-codec_struct!(Entry { offset, bytes, first_hash, last_hash, row });
-
-/// A part as the table describes it.
-struct Described {
-    low: u64,
-    high: u64,
-    bytes: u64,
-    slabs: Vec<Entry>,
-}
-codec_struct!(Described { low, high, bytes, slabs });
-
-/// The file that gives an image its name.
-struct Table {
-    version: u16,
-    about: About,
-    newest: Sum,
-    all: Sum,
-    parts: Vec<Described>,
-}
-codec_struct!(Table { version, about, newest, all, parts });
-
-struct Sum {
-    low: u64,
-    high: u64,
-}
-codec_struct!(Sum { low, high });
-
-impl From<u128> for Sum {
-    fn from(sum: u128) -> Sum {
-        Sum { low: sum as u64, high: (sum >> 64) as u64 }
-    }
-}
-
-impl From<Sum> for u128 {
-    fn from(sum: Sum) -> u128 {
-        u128::from(sum.high) << 64 | u128::from(sum.low)
-    }
+pub struct Seal {
+    /// By sub-range of the hashes. Images of format 1 have none: they are read, and count for no trim.
+    pub sums: Option<Arc<Sums>>,
 }
 
 /// A slab that was looked for.
@@ -117,7 +61,7 @@ pub struct Image {
     pub about: About,
     parts: Vec<Part>,
     /// Once it is whole and has its name.
-    sealed: Mutex<Option<Total>>,
+    sealed: Mutex<Option<Seal>>,
     /// Its view has ended: it gets no name any more. Held while it is named, so that nothing appears in a
     /// view's directory behind the view's end.
     given_up: Mutex<bool>,
@@ -206,6 +150,12 @@ impl Image {
         ranges: &[Range],
     ) -> Result<Image> {
         let path = place.join(name_of(about.position.applied));
+        if disk.exists(&path)? {
+            return Err(writing(
+                &path,
+                Error::exists("there is one already, which is not this view's: move it away"),
+            ));
+        }
         let part = |(number, range): (usize, &Range)| {
             let path = path.with_extension(number.to_string());
             if disk.exists(&path)? {
@@ -225,32 +175,32 @@ impl Image {
         let path = place.join(name_of(index));
         let bytes =
             read_file(&**disk, &path, TABLE_BYTES_MAX).map_err(|e| reading(&path, e.into()))?;
-        let table = read_table(&bytes).ok_or_else(|| damaged(&path, "its table is"))?;
-        if table.version != VERSION || table.about.position.applied != index {
-            return Err(damaged(
-                &path,
-                "its table is of another build, or of another image, or it is",
-            ));
+        let table = Table::read(&bytes).map_err(|e| match e.kind {
+            Kind::Corrupt => damaged(&path, &e.message),
+            _ => reading(&path, e),
+        })?;
+        if table.about.position.applied != index {
+            return Err(damaged(&path, "its table is of another image, or damaged"));
         }
-        let (newest, all) = (table.newest.into(), table.all.into());
+        let seal = Seal { sums: table.sums.map(Arc::new) };
         let part = |(number, part): (usize, Described)| {
             let path = path.with_extension(number.to_string());
             let file = disk.open(&path, Access::Direct).map_err(|e| match e.kind() {
-                std::io::ErrorKind::NotFound => damaged(&path, "it is gone, and the image is"),
+                std::io::ErrorKind::NotFound => damaged(&path, "it is gone"),
                 _ => reading(&path, e.into()),
             })?;
             if file.len().map_err(|e| reading(&path, e.into()))? != part.bytes {
-                return Err(damaged(&path, "its length is"));
+                return Err(damaged(&path, "its length is another one"));
             }
             let Described { low, high, bytes, slabs } = part;
             if low > high || high > Range::ALL.high() {
-                return Err(damaged(&path, "its range is"));
+                return Err(damaged(&path, "its range is none"));
             }
             let state = Slabs { slabs, bytes, is_whole: true };
             Ok(Part::new(Range::new(low, high), path, file, state, None))
         };
         let parts = table.parts.into_iter().enumerate().map(part).collect::<Result<_>>()?;
-        let (sealed, given_up) = (Mutex::new(Some(Total { newest, all })), Mutex::new(false));
+        let (sealed, given_up) = (Mutex::new(Some(seal)), Mutex::new(false));
         Ok(Image { disk: disk.clone(), path, about: table.about, parts, sealed, given_up })
     }
 
@@ -264,9 +214,27 @@ impl Image {
         &self.path
     }
 
-    /// The sums of what is in it, once it is whole and has its name.
-    pub fn sealed(&self) -> Option<Total> {
-        *self.sealed.held()
+    /// Once it is whole and has its name.
+    pub fn sealed(&self) -> Option<Seal> {
+        self.sealed.held().clone()
+    }
+
+    /// Refuses one of another view, or of another log: whose disk, or a copy of it, somebody has put there. What
+    /// is not known counts for nothing here: `entry_crc` is that of the log's entry at its mark, if that is there.
+    pub fn check_is_of(&self, view: &ViewName, log: u64, entry_crc: Option<u32>) -> Result<()> {
+        let About { view: of, log: of_log, position, .. } = &self.about;
+        let what = match () {
+            () if of != view => format!("of view `{}`", describe(of)),
+            () if of_log.is_some_and(|of| of != log) => "of another cluster's log".to_owned(),
+            () if entry_crc.is_some_and(|crc| crc != position.entry_crc) => {
+                format!("of another log, in which entry {} is another one", position.applied)
+            }
+            () => return Ok(()),
+        };
+        Err(Error::invalid(format!(
+            "read image `{}`: it is {what}: it is not used, and stays where it is: move it away",
+            self.path.display()
+        )))
     }
 
     /// Of all slabs.
@@ -304,24 +272,18 @@ impl Image {
     }
 
     /// Makes it durable, reads it back from the device, and gives it its name.
-    pub fn seal(&self) -> Result<Total> {
+    pub fn seal(&self) -> Result<()> {
         for part in &self.parts {
             part.file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
         }
-        let total = self.verify()?;
+        let sums = self.verify()?;
         let described = |part: &Part| {
             let Slabs { slabs, bytes, .. } = part.state.held_shared().clone();
             Described { low: part.range.low(), high: part.range.high(), bytes, slabs }
         };
-        let table = Table {
-            version: VERSION,
-            about: self.about.clone(),
-            newest: total.newest.into(),
-            all: total.all.into(),
-            parts: self.parts.iter().map(described).collect(),
-        };
-        let mut bytes = table.to_bytes();
-        crc32c(&bytes).encode(&mut bytes);
+        let parts = self.parts.iter().map(described).collect();
+        let table = Table { about: self.about.clone(), sums: Some(sums), parts };
+        let bytes = table.written();
         let given_up = self.given_up.held();
         if *given_up {
             return Err(writing(&self.path, Error::retry("its view has ended")));
@@ -329,8 +291,8 @@ impl Image {
         // Makes the names of the parts durable, too: they are in the same directory.
         replace_file(&*self.disk, &self.path, &bytes, SITES)
             .map_err(|e| writing(&self.path, e.into()))?;
-        *self.sealed.held() = Some(total);
-        Ok(total)
+        *self.sealed.held() = Some(Seal { sums: table.sums.map(Arc::new) });
+        Ok(())
     }
 
     /// Its view has ended: unless it has its name already, it will never get one.
@@ -340,7 +302,7 @@ impl Image {
 
     /// Reads every slab as the device holds it: if it is as it was written, the sums of what was written
     /// are those of the image.
-    fn verify(&self) -> Result<Total> {
+    fn verify(&self) -> Result<Sums> {
         let (mut sums, mut buf) = (Sums::default(), Buffer::default());
         for part in &self.parts {
             // Nothing is written any more: its buffer goes.
@@ -352,12 +314,12 @@ impl Image {
                 let filled = buf.fill(&*part.file, entry.offset, entry.bytes as usize);
                 filled.map_err(|e| reading(&part.path, e.into()))?;
                 if slab::verify(buf.filled())? != *crc && !planted!("ride.any-slab-read-back") {
-                    return Err(damaged(&part.path, "a slab that was just written is"));
+                    return Err(damaged(&part.path, "a slab is not what was just written"));
                 }
             }
             sums.add_sums(&of_part);
         }
-        Ok(Total::of(&sums))
+        Ok(sums)
     }
 
     /// What is needed of the slab of this number of those that have hashes from a range, without what
@@ -473,7 +435,11 @@ impl Part {
             }
         };
         let read = Slab::read(length, needs, &mut read);
-        read.map_err(|e| e.context(format_args!("read image `{}`", self.path.display())))
+        read.map_err(|e| {
+            // What a later build writes, its table says: here it is a flipped bit.
+            let kind = if e.kind == Kind::Unsupported { Kind::Corrupt } else { e.kind };
+            Error { kind, ..e }.context(format_args!("read image `{}`", self.path.display()))
+        })
     }
 }
 
@@ -516,11 +482,6 @@ impl Slabs {
     }
 }
 
-fn read_table(bytes: &[u8]) -> Option<Table> {
-    let (table, crc) = bytes.split_last_chunk::<4>()?;
-    (crc32c(table).to_le_bytes() == *crc).then(|| Table::from_bytes(table).ok())?
-}
-
 fn writing(path: &Path, e: Error) -> Error {
     e.context(format_args!("write image `{}`", path.display()))
 }
@@ -531,93 +492,10 @@ fn reading(path: &Path, e: Error) -> Error {
 
 fn damaged(path: &Path, what: &str) -> Error {
     Error::corrupt(format!(
-        "read image `{}`: {what} damaged: it is not used, and another one is made with the next mark",
+        "read image `{}`: {what}: it is not used, and another one is made with the next mark",
         path.display()
     ))
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "looks at what lies on the disk")]
-mod tests {
-    use super::*;
-    use holdfast_base::Kind;
-    use holdfast_env::RealDisk;
-    use holdfast_wire::slab::{Builder, Item};
-    use holdfast_wire::view::ViewKind;
-
-    fn slab(key: &[u8], bytes: usize) -> Slab {
-        let mut builder = Builder::new(Range::ALL, 7, Arc::new(Needs::all()), false);
-        let value = vec![key[0]; bytes];
-        let item = Item { hash: 5, collection: 1, key, index: 3, value: Some(&value) };
-        assert!(builder.push(&item).is_none());
-        builder.finish().unwrap()
-    }
-
-    /// Where the device lost a write, an older slab that lies there may be whole by all of its own
-    /// checksums.
-    #[test]
-    fn an_image_gets_its_name_only_if_the_device_holds_what_was_written() {
-        let place = std::env::temp_dir().join(format!("holdfast-image-{}", std::process::id()));
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-        for (other, seals) in [(None, true), (Some(slab(b"c", 5000)), false)] {
-            let _ = std::fs::remove_dir_all(&place);
-            std::fs::create_dir_all(&place).unwrap();
-            let name = ViewName { topic: "t".to_owned(), kind: ViewKind::Disk {}, part: 0, of: 1 };
-            let position = Position { applied: Index(7), ..Position::default() };
-            let about = About { view: name, position, front: Vec::new() };
-            let image = Image::create(&disk, &place, about, &[Range::ALL]).unwrap();
-            let slabs = [slab(b"a", 5000), slab(b"b", 5000)];
-            for (at, slab) in slabs.iter().enumerate() {
-                let first = First { inside_key: false, row: vec![at as u8] };
-                image.write(0, Some((slab, &first)), at == 1).unwrap();
-            }
-            let path = image.path().with_extension("0");
-            if let Some(other) = &other {
-                let mut bytes = Vec::new();
-                other.write(&mut bytes);
-                let file = disk.open(&path, Access::Cached).unwrap();
-                file.write_at(&bytes, 2 * SECTOR_BYTES as u64).unwrap();
-            }
-            let sealed = image.seal();
-            assert_eq!(sealed.is_ok(), seals);
-            assert_eq!(list(&*disk, &place).unwrap().0, [Index(7)][..usize::from(seals)]);
-            if let Err(e) = sealed {
-                assert_eq!(e.kind, Kind::Corrupt);
-                continue;
-            }
-            // Each begins on a sector, and both are as they were.
-            let image = Image::open(&disk, &place, Index(7)).unwrap();
-            assert_eq!(image.bytes(), 4 * SECTOR_BYTES as u64);
-            let needs = Arc::new(Needs::all());
-            for (number, slab) in slabs.iter().enumerate() {
-                let found =
-                    image.slab(Range::ALL, number as u64, &needs, &mut Buffer::default()).unwrap();
-                let (found, _) = found.slab.unwrap();
-                assert_eq!(found.header_bytes(), slab.header_bytes());
-            }
-        }
-        std::fs::remove_dir_all(&place).unwrap();
-    }
-
-    /// Its writer is at work on another thread when a view is stopped. The image got its name behind that, in
-    /// a directory whose parts the next start of the view had removed as what a writer left: each start from
-    /// there on warned of it.
-    #[test]
-    fn an_image_gets_no_name_behind_the_end_of_its_view() {
-        let place = std::env::temp_dir().join(format!("holdfast-ended-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&place);
-        std::fs::create_dir_all(&place).unwrap();
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-        let name = ViewName { topic: "t".to_owned(), kind: ViewKind::Disk {}, part: 0, of: 1 };
-        let position = Position { applied: Index(7), ..Position::default() };
-        let about = About { view: name, position, front: Vec::new() };
-        let image = Image::create(&disk, &place, about, &[Range::ALL]).unwrap();
-        let first = First { inside_key: false, row: vec![0] };
-        image.write(0, Some((&slab(b"a", 50), &first)), true).unwrap();
-        image.give_up();
-        assert_eq!(image.seal().unwrap_err().kind, Kind::Retry);
-        assert_eq!(image.sealed(), None);
-        assert_eq!(list(&*disk, &place).unwrap(), (Vec::new(), vec![Index(7)]));
-        std::fs::remove_dir_all(&place).unwrap();
-    }
-}
+mod tests;

@@ -13,6 +13,5 @@ mod scan;
 mod views;
 
 pub use face::ViewFace;
-pub use image::Total;
 pub use rides::{ASKED_MAX, RIDERS_MAX, Whole};
 pub use views::{KeptView, RunView, Settings, VIEWS_MAX, Views, describe};

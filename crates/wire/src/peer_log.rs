@@ -3,6 +3,7 @@
 //! as a meta. Types only; nodes alone send them.
 
 use super::peer::Sender;
+use super::slab::Sums;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::codec_struct;
@@ -134,16 +135,15 @@ pub struct Covered {
 }
 
 /// A verified image of a view: of keys with hashes from `low` on and below `high`, behind an entry,
-/// with the sum modulo 2^128 of its items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// with the sums of its items by sub-range.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     pub low: u64,
     pub high: u64,
     pub index: Index,
-    pub sum_low: u64,
-    pub sum_high: u64,
+    pub sums: Sums,
 }
-codec_struct!(Image { low, high, index, sum_low, sum_high });
+codec_struct!(Image { low, high, index, sums });
 
 /// A view's running digest once all entries up to an index are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

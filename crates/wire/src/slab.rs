@@ -35,7 +35,7 @@ pub use header::header_bytes;
 pub use kept::{checksum, verify};
 pub use reader::Reader;
 pub use select::{retain, select};
-pub use sums::Sums;
+pub use sums::{Differing, Sums, shown};
 pub use values::{INDEXED_BYTES_MAX, object_of, values};
 pub use wanted::{Collections, Needs, Wanted};
 

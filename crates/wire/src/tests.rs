@@ -122,12 +122,14 @@ fn peer_log(m: &mut Messages) {
     m.add("peer_log::Trim", peer_log::Trim { sender, topic: topic(), before: Index(4) });
     m.add("peer_log::Describe", peer_log::Describe { sender, topic: topic() });
     let digests = vec![peer_log::Digest { index: Index(5), digest: 6 }];
-    let image = peer_log::Image { low: 1, high: 2, index: Index(5), sum_low: 6, sum_high: 7 };
-    let images = vec![image];
+    let mut sums = slab::Sums::default();
+    let (key, value) = (b"k", Some(&b"v"[..]));
+    sums.add(&slab::Item { hash: 0x0700_0000, collection: 1, key, index: 3, value }, true);
+    let images = vec![peer_log::Image { low: 1, high: 2, index: Index(5), sums }];
     let (covered, holds, lost) = (Index(4), vec![Index(5)], Index(6));
     let covered = peer_log::Covered { covered, withdrawn: true, digests, images, holds, lost };
     // As far as three earlier builds say something.
-    m.add_longer("peer_log::Covered", covered, &[8, 29, 73]);
+    m.add_longer("peer_log::Covered", covered, &[8, 29, 94]);
     let before = peer_log::Covered::from_bytes(&Index(4).to_bytes());
     assert_eq!(before, Ok(peer_log::Covered { covered: Index(4), ..Default::default() }));
     let (index, offset, bytes) = (Index(4), 5, 6);

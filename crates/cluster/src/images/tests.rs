@@ -1,9 +1,19 @@
 use super::*;
+use holdfast_wire::slab::Item;
 
 const HALF: u64 = HASHES / 2;
 
 fn image(low: u64, high: u64, index: u64) -> Image {
-    Image { low, high, index: Index(index), sum: 7 }
+    holding(low, high, index, &[])
+}
+
+/// With a key of each of these hashes.
+fn holding(low: u64, high: u64, index: u64, hashes: &[u32]) -> Image {
+    let mut sums = Sums::default();
+    for hash in hashes {
+        sums.add(&Item { hash: *hash, collection: 1, key: b"k", index: 3, value: None }, false);
+    }
+    Image { low, high, index: Index(index), sums: Arc::new(sums) }
 }
 
 fn told<'a>(all: &[(u32, &'a str, &[Image])]) -> Told<'a> {
@@ -13,20 +23,26 @@ fn told<'a>(all: &[(u32, &'a str, &[Image])]) -> Told<'a> {
 #[test]
 fn every_part_needs_two_hosts_and_an_image_of_the_mark_itself() {
     let (left, right) = (image(0, HALF, 10), image(HALF, HASHES, 10));
-    let one_each = told(&[(1, "a", &[left]), (2, "b", &[right])]);
+    let one_each = told(&[(1, "a", &[left.clone()]), (2, "b", &[right.clone()])]);
     assert_eq!(trim_before(&one_each), None, "each part is on one host");
-    let twice = told(&[(1, "a", &[left, right]), (2, "b", &[left, right])]);
+    let twice =
+        told(&[(1, "a", &[left.clone(), right.clone()]), (2, "b", &[left.clone(), right.clone()])]);
     assert_eq!(trim_before(&twice), Some(Index(10)));
-    let same_host = told(&[(1, "a", &[left, right]), (2, "a", &[left, right]), (3, "b", &[])]);
+    let same_host = told(&[
+        (1, "a", &[left.clone(), right.clone()]),
+        (2, "a", &[left.clone(), right.clone()]),
+        (3, "b", &[]),
+    ]);
     assert_eq!(trim_before(&same_host), None, "two nodes of one host");
-    let half_twice = told(&[(1, "a", &[left, right]), (2, "b", &[left])]);
+    let half_twice = told(&[(1, "a", &[left.clone(), right.clone()]), (2, "b", &[left.clone()])]);
     assert_eq!(trim_before(&half_twice), None, "one part has one alone");
     // A later image stands in for the second one.
-    let later = told(&[(1, "a", &[left, right]), (2, "b", &[image(0, HASHES, 20)])]);
+    let later =
+        told(&[(1, "a", &[left.clone(), right.clone()]), (2, "b", &[image(0, HASHES, 20)])]);
     assert_eq!(trim_before(&later), Some(Index(10)));
     // But views begin with images of one mark: none is left without the first host.
     let apart = told(&[
-        (1, "a", &[left, right]),
+        (1, "a", &[left.clone(), right.clone()]),
         (2, "b", &[image(0, HALF, 15)]),
         (3, "c", &[image(HALF, HASHES, 20)]),
     ]);
@@ -44,15 +60,53 @@ fn one_host_needs_two_images() {
 
 #[test]
 fn images_that_differ_are_said_and_count_for_nothing() {
-    let (good, other) = (image(0, HASHES, 10), Image { sum: 8, ..image(0, HASHES, 10) });
+    let (good, other) = (image(0, HASHES, 10), holding(0, HASHES, 10, &[0x0700_0001, 0x08ff_ffff]));
     let older = image(0, HASHES, 5);
-    let told = told(&[(1, "a", &[older, good]), (2, "b", &[older, other]), (3, "c", &[older])]);
+    let told = told(&[
+        (1, "a", &[older.clone(), good]),
+        (2, "b", &[older.clone(), other]),
+        (3, "c", &[older]),
+    ]);
     let differ = differing(&told);
     assert_eq!(differ.len(), 1);
-    assert_eq!(differ[0].nodes, [NodeId(1), NodeId(2)]);
-    let said = "images of entry 10, hashes 0 to 4294967296, of nodes 1 and 2";
+    let said = "images of entry 10 of nodes 1 and 2, in keys with hashes 07-08";
     assert_eq!(differ[0].to_string(), said);
     assert_eq!(trim_before(&told), Some(Index(5)));
+}
+
+/// Two totals say nothing of images of different parts: a half that had lost keys, beside two wholes that had
+/// them, counted for the trim. Where parts begin and end inside a sub-range, what they have of it has other sums
+/// by right.
+#[test]
+fn images_of_different_parts_are_compared_where_both_have_all_of_a_sub_range() {
+    let keys = [0x1000_0000, 0x5540_0000, 0x9000_0000];
+    let whole = holding(0, HASHES, 10, &keys);
+    let (left, right) = (holding(0, HALF, 10, &keys[..2]), holding(HALF, HASHES, 10, &keys[2..]));
+    let agree =
+        told(&[(1, "a", std::slice::from_ref(&whole)), (2, "b", &[left.clone(), right.clone()])]);
+    assert_eq!((differing(&agree), trim_before(&agree)), (Vec::new(), Some(Index(10))));
+    let lost = holding(0, HALF, 10, &keys[..1]);
+    let differ = told(&[
+        (1, "a", std::slice::from_ref(&whole)),
+        (2, "b", &[lost, right.clone()]),
+        (3, "c", &[right.clone()]),
+    ]);
+    let found = differing(&differ);
+    assert_eq!(found[0].sub_ranges, BTreeSet::from([0x55]));
+    assert_eq!(found[0].nodes, BTreeSet::from([NodeId(1), NodeId(2)]));
+    assert_eq!((trim_before(&differ), newest_mark(&differ)), (None, None));
+    // The first third ends inside of 55.
+    let third = HASHES / 3;
+    let parts = [
+        holding(0, third, 10, &keys[..2]),
+        holding(third, 2 * third, 10, &[0x5560_0000]),
+        holding(2 * third, HASHES, 10, &[]),
+    ];
+    let thirds = told(&[
+        (1, "a", &[holding(0, HASHES, 10, &[keys[0], keys[1], 0x5560_0000])]),
+        (2, "b", &parts),
+    ]);
+    assert_eq!((differing(&thirds), trim_before(&thirds)), (Vec::new(), Some(Index(10))));
 }
 
 /// The rule in other words: tried for every host, mark and hash at which something begins.

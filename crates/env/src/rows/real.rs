@@ -13,6 +13,7 @@ use holdfast_base::{Error, Result};
 use std::panic::{UnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Written rows are kept in memory up to this size, then written to a table.
 const MEMTABLE_BYTES: u64 = 15 << 20;
@@ -92,6 +93,7 @@ impl Opened {
         // What is inside, the engine makes durable; its own name it does not.
         create_dir_durable(&RealDisk, place, 1, "rows.directory")?;
         check_files(place)?;
+        check_keyspaces(place)?;
         let database = Database::builder(place)
             .cache_size(cache_bytes)
             .max_journaling_size(JOURNAL_BYTES_MAX)
@@ -120,6 +122,30 @@ impl Opened {
         let full = self.rows.tree.active_memtable().size() >= MEMTABLE_BYTES;
         if full { self.rows.rotate_memtable().map(drop) } else { Ok(()) }
     }
+}
+
+/// Of each keyspace the engine writes down, in `current`, which file says what its tables are and what that file
+/// sums up to, and then believes the file: where a bit has flipped in it, it took tables for none, or panicked with
+/// its locks held, which ended the process at each start. `Corrupt` where they do not agree.
+#[expect(clippy::disallowed_methods, reason = "the engine's own files, which no env::Disk opens")]
+fn check_keyspaces(place: &Path) -> Result<()> {
+    let keyspaces = place.join("keyspaces");
+    if !keyspaces.exists() {
+        return Ok(());
+    }
+    for keyspace in std::fs::read_dir(keyspaces)? {
+        let keyspace = keyspace?.path();
+        // What is missing or cut short, the engine finds.
+        let Ok(current) = std::fs::read(keyspace.join("current")) else { continue };
+        let Some((id, rest)) = current.split_first_chunk::<8>() else { continue };
+        let Some((sum, _)) = rest.split_first_chunk::<16>() else { continue };
+        let says = keyspace.join(format!("v{}", u64::from_le_bytes(*id)));
+        let Ok(bytes) = std::fs::read(&says) else { continue };
+        if xxh3_128(&bytes).to_le_bytes() != *sum {
+            return Err(Error::corrupt(format!("`{}` is not as it was written", says.display())));
+        }
+    }
+    Ok(())
 }
 
 /// The engine opens what lies in its directories by name, and would wait for ever at a pipe.

@@ -8,10 +8,10 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_client::view::{Rode, Slab};
 use holdfast_command::output::Output;
-use holdfast_wire::slab::{SUB_RANGES, Sums};
+use holdfast_wire::slab::{Differing, Sums, shown};
 use holdfast_wire::view::Summed;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The sums of what came, by the entry that it is as of.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Check {
                 return Err(doing(Error::corrupt(format!(
                     "what came as of entry {index} is not what the views hold of it, of keys with hashes {}: \
                      `holdfast view verify {topic}` says whether they agree with each other",
-                    verify::shown(&differ)
+                    shown(&differ)
                 ))));
             }
             let what = if all { "all versions" } else { "the newest values" };
@@ -69,13 +69,11 @@ impl Check {
 }
 
 /// Sub-ranges in which what came is not what is held.
-fn differing(came: &Sums, held: &[Summed], all: bool) -> Vec<u8> {
+fn differing(came: &Sums, held: &[Summed], all: bool) -> BTreeSet<u8> {
     let mut total = Sums::default();
     held.iter().for_each(|one| total.add_sums(&one.sums));
-    let differs = |s: &usize| {
-        came.newest()[*s] != total.newest()[*s] || all && came.all()[*s] != total.all()[*s]
-    };
-    (0..SUB_RANGES).filter(differs).map(|s| s as u8).collect()
+    let Differing { newest, earlier } = came.differing(&total);
+    newest.into_iter().chain(earlier.into_iter().filter(|_| all)).collect()
 }
 
 #[cfg(test)]
@@ -101,11 +99,12 @@ mod tests {
         };
         let held = [piece(&[(7, 3, true), (7, 2, false)]), piece(&[(0xab00_0000, 4, true)])];
         let (a, older, b) = ((7, 3, true), (7, 2, false), (0xab00_0000, 4, true));
-        assert_eq!(differing(&sums(&[b, older, a]), &held, true), Vec::<u8>::new());
-        assert_eq!(differing(&sums(&[a, b]), &held, false), Vec::<u8>::new(), "the newest alone");
-        assert_eq!(differing(&sums(&[a, b]), &held, true), [0]);
-        assert_eq!(differing(&sums(&[a, older]), &held, true), [0xab]);
-        assert_eq!(differing(&sums(&[a, older, b, b]), &held, true), [0xab]);
-        assert_eq!(differing(&sums(&[]), &held, false), [0, 0xab]);
+        let found = |items: &[_], all| Vec::from_iter(differing(&sums(items), &held, all));
+        assert_eq!(found(&[b, older, a], true), [0u8; 0]);
+        assert_eq!(found(&[a, b], false), [0u8; 0], "the newest alone");
+        assert_eq!(found(&[a, b], true), [0]);
+        assert_eq!(found(&[a, older], true), [0xab]);
+        assert_eq!(found(&[a, older, b, b], true), [0xab]);
+        assert_eq!(found(&[], false), [0, 0xab]);
     }
 }

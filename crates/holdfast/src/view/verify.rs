@@ -9,7 +9,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_client::view::{Candidate, select};
 use holdfast_command::output::Output;
 use holdfast_ride::describe;
-use holdfast_wire::slab::{Range, SUB_RANGES, Sums};
+use holdfast_wire::slab::{Differing, Range, Sums, shown};
 use holdfast_wire::view::{Sum, Summed, ViewKind, ViewStatus};
 use serde_json::json;
 
@@ -169,17 +169,12 @@ fn compare(
         if has_versions && own.horizon != other.horizon {
             continue;
         }
-        let differing = |own: &[u128], other: &[u128]| -> Vec<u8> {
-            (0..SUB_RANGES).filter(|s| own[*s] != other[*s]).map(|s| s as u8).collect()
-        };
         let found = &mut places[at].found;
-        let newest = differing(own.sums.newest(), other.sums.newest());
-        if has_versions {
-            let mut all = differing(own.sums.all(), other.sums.all());
-            all.retain(|s| !newest.contains(s));
-            found.earlier.extend(all);
-        }
+        let Differing { newest, earlier } = own.sums.differing(&other.sums);
         found.newest.extend(newest);
+        if has_versions {
+            found.earlier.extend(earlier);
+        }
         found.keys += own.keys;
         found.at = found.at.max(own.at);
         found.was_compared = true;
@@ -241,22 +236,6 @@ fn sum_in_pieces(
     }
     let nothing = || Summed { at: reached, horizon: Index(0), keys: 0, sums: Sums::default() };
     Ok(Some(total.unwrap_or_else(nothing)))
-}
-
-/// Sub-ranges, as the first byte of the hashes in them: `07, 1a-1c`.
-pub fn shown(sub_ranges: &[u8]) -> String {
-    let mut runs: Vec<(u8, u8)> = Vec::new();
-    for s in sub_ranges {
-        match runs.last_mut() {
-            Some((_, last)) if u16::from(*last) + 1 >= u16::from(*s) => *last = *s,
-            _ => runs.push((*s, *s)),
-        }
-    }
-    let run = |(first, last): &(u8, u8)| match first == last {
-        true => format!("{first:02x}"),
-        false => format!("{first:02x}-{last:02x}"),
-    };
-    runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
 fn print(place: &Place, nodes: &[Node], out: &mut Output) -> Result<()> {

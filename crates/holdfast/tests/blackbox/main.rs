@@ -73,5 +73,7 @@ mod views_alone;
 mod views_bounds;
 mod views_follow;
 mod views_index;
+mod views_killed;
 mod views_packages;
 mod views_rides;
+mod views_wiped;

@@ -197,7 +197,7 @@ fn a_damaged_view_is_folded_again() {
 }
 
 /// What `view status` says of a view, once it is as it should be.
-fn view_once(node: &Node, name: &str, good: impl Fn(&Value) -> bool) -> Value {
+pub fn view_once(node: &Node, name: &str, good: impl Fn(&Value) -> bool) -> Value {
     // Each a process of its own: their number is a bound, not a time.
     for _ in 0..10_000 {
         let views = node.json(&["view", "status"]);
@@ -209,13 +209,13 @@ fn view_once(node: &Node, name: &str, good: impl Fn(&Value) -> bool) -> Value {
 }
 
 /// Where the topic's log begins.
-fn begins(node: &Node) -> u64 {
+pub fn begins(node: &Node) -> u64 {
     let log = node.json(&["log", "ls"]).into_iter();
     let ours = log.filter(|topic| topic["topic"] == "view/orders");
     ours.filter_map(|topic| topic["first"].as_u64()).next().unwrap()
 }
 
-fn images(view: &Value) -> Vec<u64> {
+pub fn images(view: &Value) -> Vec<u64> {
     view["images"].as_array().unwrap().iter().map(|i| i["index"].as_u64().unwrap()).collect()
 }
 

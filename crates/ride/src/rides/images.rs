@@ -4,12 +4,17 @@
 
 use super::{Job, Kept, Rides, Shown, State};
 use crate::carousel::{Held, SpinId};
-use crate::image::{self, About, Image, Total};
+use crate::image::{self, About, Image, Seal};
+use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::Moment;
 use holdfast_env::{event, planted};
-use holdfast_wire::slab::Needs;
+use holdfast_log::Scope;
+use holdfast_node::Node;
+use holdfast_view::items::log_topic;
+use holdfast_wire::slab::{Needs, Sums};
+use holdfast_wire::view::ViewName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -61,8 +66,8 @@ pub struct Whole {
     pub index: Index,
     /// Of its slabs.
     pub bytes: u64,
-    /// The sums of its items.
-    pub total: Total,
+    /// The sums of its items, by sub-range of the hashes; images of format 1 have none.
+    pub sums: Option<Arc<Sums>>,
 }
 
 impl State {
@@ -141,15 +146,15 @@ impl Rides {
         let mut lost = left;
         for index in named {
             match Image::open(disk, &self.place, index) {
-                Ok(image) if image.about.view == self.view => self.input(|state, now, _| {
-                    state.images.known.insert(index, Arc::new(image));
-                    state.core.image_found(now, index);
-                    None
-                }),
-                Ok(_) => {
-                    let other = Error::corrupt("it is of another view");
-                    event!(ImageGivenUp, format_args!("image of entry {index}: {other}"));
-                }
+                Ok(image) => match image.check_is_ours(&self.view, &self.node) {
+                    Ok(()) => self.input(|state, now, _| {
+                        state.images.known.insert(index, Arc::new(image));
+                        state.core.image_found(now, index);
+                        None
+                    }),
+                    // It may be another cluster's only copy.
+                    Err(e) => event!(ImageGivenUp, e),
+                },
                 Err(e) => {
                     event!(ImageGivenUp, e);
                     lost.push(index);
@@ -186,8 +191,11 @@ impl Rides {
             let (index, bytes) = (*index, image.bytes());
             let stays = !state.images.retiring.contains(&index);
             let image = Some(image).filter(|_| stays)?;
-            let unsealed = || planted!("ride.unverified-image-counts").then(Total::default);
-            image.sealed().or_else(unsealed).map(|total| Whole { index, bytes, total })
+            let unsealed = || {
+                let sums = Some(Arc::default());
+                planted!("ride.unverified-image-counts").then_some(Seal { sums })
+            };
+            image.sealed().or_else(unsealed).map(|Seal { sums }| Whole { index, bytes, sums })
         };
         state.images.known.iter().filter_map(whole).collect()
     }
@@ -198,7 +206,8 @@ impl Rides {
     pub fn lost_image(&self, mark: Index) -> Index {
         let mark = if planted!("ride.begins-without-an-image") { Index(0) } else { mark };
         let should = self.state().images.lost.max(mark);
-        let is_there = self.images().into_iter().any(|whole| whole.index >= should);
+        let counts = |whole: &Whole| whole.index >= should && whole.sums.is_some();
+        let is_there = self.images().iter().any(counts);
         let state = self.state();
         let drafts = state.images.drafts.values().map(|image| image.index());
         let mut comes = state.images.moments.keys().copied().chain(drafts);
@@ -245,7 +254,8 @@ impl Rides {
     /// Or the mark of the image that could not be begun.
     pub(super) fn begin_image(&self, shown: &Shown) -> std::result::Result<Image, Index> {
         let (position, front) = (shown.position, shown.front.clone());
-        let about = About { view: self.view.clone(), position, front };
+        let log = Some(self.node.sender.cluster);
+        let about = About { log, view: self.view.clone(), position, front };
         let made = Image::create(&self.node.machine.disk, &self.place, about, &self.heads);
         made.map_err(|e| {
             event!(ImageGivenUp, e);
@@ -302,6 +312,26 @@ impl Rides {
             event!(ImageGivenUp, e);
         }
         Vec::new()
+    }
+}
+
+impl Image {
+    /// See [`Image::check_is_of`].
+    pub(crate) fn check_is_ours(&self, view: &ViewName, node: &Node) -> Result<()> {
+        if planted!("ride.images-of-another-log") {
+            return Ok(());
+        }
+        // Elsewhere it is not the mirror of the log that is asked: it would go back there for this. What is
+        // trimmed says nothing.
+        let index = self.index();
+        let read = |topic: String| node.log.read(&topic, index, 1, 1, Scope::Durable);
+        let entries = match node.hosted() {
+            Some(_) => log_topic(&view.topic).and_then(read).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let at_mark = entries.iter().find(|(at, _)| *at == index);
+        let entry_crc = at_mark.map(|(_, entry)| crc32c(entry));
+        self.check_is_of(view, node.sender.cluster, entry_crc)
     }
 }
 

@@ -453,6 +453,48 @@ mod tests {
         assert_eq!((line.take(), line.is_busy(), line.len()), (None, false, 2));
     }
 
+    /// Whoever asks for fields that somebody has asked for before gets the columns that were made then; who takes
+    /// half of a slab has its own.
+    #[test]
+    fn fields_are_made_once_a_slab_for_all_who_ask_for_the_same() {
+        use holdfast_wire::slab::{Builder, Item, Needs, Range};
+        let mut builder = Builder::new(Range::ALL, 9, Arc::new(Needs::all()), false);
+        for (hash, collection) in [(1, 1), (1, 2), (7, 1), (7, 2)] {
+            let value = Some(&br#"{"a":1,"b":2,"c":3}"#[..]);
+            let item = Item { hash, collection, key: b"k", index: 3, value };
+            assert!(builder.push(&item).is_none());
+        }
+        let slab = builder.finish().unwrap();
+        let fields = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            Arc::new(Fields::new(&names).unwrap())
+        };
+        let kept = Projections::default();
+        let mut made: Vec<Column> = Vec::new();
+        let mut ride = |wanted: &Wanted, fields: &Arc<Fields>| {
+            let left = kept.leave(&slab, &select(&slab, wanted), fields);
+            // Keys are the slab's own.
+            for column in left.columns() {
+                if !slab.columns().iter().chain(&made).any(|before| before.is_same(column)) {
+                    made.push(column.clone());
+                }
+            }
+            made.len()
+        };
+        let all = Wanted::all();
+        let first = ride(&all, &fields(&["a"]));
+        assert_eq!(first, 2, "a column of each collection");
+        (0..20).for_each(|_| assert_eq!(ride(&all, &fields(&["a"])), first));
+        assert_eq!(ride(&all, &fields(&["a", "b"])), 2 * first, "another set");
+        assert_eq!(ride(&all, &fields(&["a"])), 2 * first);
+        let half = Wanted { range: Range::new(0, 5), ..Wanted::all() };
+        let cut = ride(&half, &fields(&["a"]));
+        assert!(
+            cut > 2 * first && ride(&half, &fields(&["a"])) > cut,
+            "what a border cuts is one rider's"
+        );
+    }
+
     /// Beside a plain model: which heads have a slab under way, and who of them has a share.
     #[test]
     fn a_rider_has_one_slab_under_way_beyond_what_there_is_to_spare() {

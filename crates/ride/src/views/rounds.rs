@@ -2,6 +2,7 @@
 //! that the log has left behind begun again, sessions ended.
 
 use super::{Kept, KeptView, Lacking, RunView, SESSION_IDLE_MS, Views, describe};
+use crate::rides::Whole;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::images::Image as HeldImage;
@@ -233,7 +234,10 @@ impl Views {
             let image = |view: &Arc<RunView>| {
                 let (low, high) = (view.range.low(), view.range.high());
                 let whole = view.images_that_stay().into_iter();
-                whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
+                // One that cannot be compared with others does not count.
+                whole.filter_map(move |Whole { index, sums, .. }| {
+                    sums.map(|sums| HeldImage { low, high, index, sums })
+                })
             };
             let images = of_topic.flat_map(image).collect();
             if let Ok(name) = log_topic(&topic) {

@@ -13,7 +13,7 @@ use holdfast_wire::slab::Range;
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::path::{Path, PathBuf};
 
-fn mark(world: &World, asks: &mut Asks) {
+pub fn mark(world: &World, asks: &mut Asks) {
     let mark = msg::Mark { topic: TOPIC.into(), call: Call::default() };
     asks.now(wire::OP_VIEW_MARK, &mark, &[]);
     // The first takes the moment, and an image is made at once where nobody waits.
@@ -21,12 +21,12 @@ fn mark(world: &World, asks: &mut Asks) {
     world.node.pump();
 }
 
-fn name(kind: msg::ViewKind, part: u32, of: u32) -> msg::ViewName {
+pub fn name(kind: msg::ViewKind, part: u32, of: u32) -> msg::ViewName {
     msg::ViewName { topic: TOPIC.into(), kind, part, of }
 }
 
 /// Everything that a view says of the model's keys: as of an index, or the latest.
-fn check(world: &World, view: &msg::ViewName, model: &Model, told: &str) {
+pub fn check(world: &World, view: &msg::ViewName, model: &Model, told: &str) {
     let range = Range::part(view.part, view.of);
     let found = world.views.view(view).unwrap();
     let status = found.status();
@@ -174,12 +174,12 @@ pub fn image_files(world: &World) -> Vec<PathBuf> {
     files
 }
 
-fn images(world: &World) -> Vec<u64> {
+pub fn images(world: &World) -> Vec<u64> {
     let status = world.views.status();
     status[0].images.iter().map(|image| image.index.0).collect()
 }
 
-fn filled(seed: u64) -> (World, Asks, Model) {
+pub fn filled(seed: u64) -> (World, Asks, Model) {
     let rng = SeededRng::new(seed);
     let below = |n: u64| rng.next_u64() % n;
     let mut world = World::new(seed, 2);

@@ -5,6 +5,7 @@
 
 mod boots;
 mod holds;
+mod origins;
 mod world;
 
 use holdfast_base::codec::Decode;

@@ -7,6 +7,7 @@ use holdfast_base::Error;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader as Bytes};
 use holdfast_base::random::mix;
 use holdfast_env::planted;
+use std::collections::BTreeSet;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// 128 bits of one item. Some 14 ns for a key of 20 bytes and a value of 150; no proof against
@@ -70,6 +71,38 @@ impl Decode for Sums {
     }
 }
 
+/// Sub-ranges in which two holders of items differ, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differing {
+    /// In the newest items.
+    pub newest: Vec<u8>,
+    /// In earlier versions or deletions alone.
+    pub earlier: Vec<u8>,
+}
+
+impl Differing {
+    /// In whatever.
+    pub fn all(self) -> BTreeSet<u8> {
+        self.newest.into_iter().chain(self.earlier).collect()
+    }
+}
+
+/// Sub-ranges in their order, for people: by the first byte of the hashes in them, `07, 1a-1c`.
+pub fn shown<'a>(sub_ranges: impl IntoIterator<Item = &'a u8>) -> String {
+    let mut runs: Vec<(u8, u8)> = Vec::new();
+    for s in sub_ranges {
+        match runs.last_mut() {
+            Some((_, last)) if u16::from(*last) + 1 >= u16::from(*s) => *last = *s,
+            _ => runs.push((*s, *s)),
+        }
+    }
+    let run = |(first, last): &(u8, u8)| match first == last {
+        true => format!("{first:02x}"),
+        false => format!("{first:02x}-{last:02x}"),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(", ")
+}
+
 impl Sums {
     pub fn add(&mut self, item: &Item<'_>, newest: bool) {
         let (at, hash) = (usize::from(sub_range(item.hash)), item_hash(item));
@@ -110,6 +143,20 @@ impl Sums {
         for (sums, others) in sums {
             sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = sum.wrapping_add(*other));
         }
+    }
+
+    /// Where two holders of what should be the same items do not agree.
+    pub fn differing(&self, other: &Sums) -> Differing {
+        let mut found = Differing::default();
+        for s in 0..=u8::MAX {
+            let at = usize::from(s);
+            if self.newest[at] != other.newest[at] {
+                found.newest.push(s);
+            } else if self.all[at] != other.all[at] {
+                found.earlier.push(s);
+            }
+        }
+        found
     }
 
     /// Of the newest items, one a sub-range.
