@@ -196,6 +196,7 @@ class Items:
         dedicated: bool,
         servers: Optional[Sequence[str]],
         leave_out: Sequence[str],
+        apart: Sequence[str],
         token: Optional[str],
     ) -> Ride: ...
     def close(self) -> None: ...

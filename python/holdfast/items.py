@@ -161,6 +161,7 @@ class Items:
         token: Optional[str] = None,
         servers: Union[str, Iterable[str], None] = None,
         leave_out: Union[str, Iterable[str]] = (),
+        apart: Union[str, Iterable[str]] = (),
         dedicated: bool = False,
     ) -> Ride:
         """Everything that disk views hold of a part of the keys, of each view as of one entry: the newest value of
@@ -180,6 +181,7 @@ class Items:
         servers      the nodes whose views are ridden, all at once: HOST:PORT or unix:/path, with commas or a list.
                      Without them this client's node alone; of `at` and `token` all that it was connected with
         leave_out    these not
+        apart        these rather than others: they are set apart for rides, so that others stay free
         dedicated    with a pass over the rows of its own, which nobody shares
         """
         collections = None if collections is None else list(collections)
@@ -203,6 +205,7 @@ class Items:
                 dedicated=dedicated,
                 servers=None if servers is None else _listed(servers),
                 leave_out=_listed(leave_out),
+                apart=_listed(apart),
                 token=token,
             )
         )

@@ -95,6 +95,30 @@ def test_views_of_two_nodes_are_ridden_at_once(pair):
                 orders.ride(servers=["no server"])
 
 
+def riders(server):
+    told = subprocess.run([BINARY, "--json", "--server", server, "view", "status"], check=True, capture_output=True)
+    return sum(json.loads(line)["riders"] for line in told.stdout.splitlines())
+
+
+def test_a_node_that_is_set_apart_is_ridden_however_much_smaller_others_views_are(pair):
+    first, second = pair.servers
+    with holdfast.connect(first) as client, holdfast.connect(second) as other:
+        orders = client.items("orders")
+        orders.make("nodes")
+        orders.run_view("disk")
+        for part in (0, 1):
+            wait_for(lambda part=part: other.items("orders").run_view("disk", part=part, of=2))
+        model = filled(orders)
+        for apart, ridden in [((), second), (first, first), ([second, "unix:/other"], second)]:
+            before = {server: riders(server) for server in pair.servers}
+            with orders.ride(servers=pair.servers, apart=apart) as ride:
+                more = [server for server in pair.servers if riders(server) > before[server]]
+                assert more == [ridden], apart
+                assert sorted((item.key, item.value) for item in ride) == sorted(model.items())
+        with pytest.raises(errors.InvalidError, match="set apart for rides, and left out"):
+            orders.ride(servers=pair.servers, apart=first, leave_out=first)
+
+
 def test_a_ride_of_a_mark_goes_on_elsewhere_and_by_its_token(pair):
     first, second = pair.servers
     with holdfast.connect(first) as client, holdfast.connect(second) as other:

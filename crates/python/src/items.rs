@@ -222,7 +222,7 @@ impl Items {
     }
 
     /// Boards the node's views, or those of several nodes.
-    #[pyo3(signature = (*, part, of, collections, names, keys_only, versions, since, below, fields, reached, at, follow, dedicated, servers, leave_out, token))]
+    #[pyo3(signature = (*, part, of, collections, names, keys_only, versions, since, below, fields, reached, at, follow, dedicated, servers, leave_out, apart, token))]
     #[expect(clippy::too_many_arguments, reason = "Python's are named")]
     fn ride(
         &self,
@@ -242,6 +242,7 @@ impl Items {
         dedicated: bool,
         servers: Option<Vec<String>>,
         leave_out: Vec<String>,
+        apart: Vec<String>,
         token: Option<String>,
     ) -> PyResult<Ride> {
         let of_part = Asked::board(&self.topic, part, of).map_err(|e| raised(py, e))?;
@@ -257,7 +258,7 @@ impl Items {
             dedicated,
             ..of_part
         };
-        let asked = Asked { board, names, follow, servers, leave_out, token };
+        let asked = Asked { board, names, follow, servers, leave_out, apart, token };
         Ride::begin(py, &self.pool, asked)
     }
 

@@ -39,6 +39,8 @@ pub struct Asked {
     pub servers: Option<Vec<String>>,
     /// Of those, these not.
     pub leave_out: Vec<String>,
+    /// And these rather than others: they are set apart for rides.
+    pub apart: Vec<String>,
     /// What an earlier ride has left.
     pub token: Option<String>,
 }
@@ -118,6 +120,11 @@ impl Asked {
     }
 
     fn check(&self) -> Result<()> {
+        if let Some(both) = self.apart.iter().find(|server| self.leave_out.contains(server)) {
+            return Err(Error::invalid(format!(
+                "ride a topic: `{both}` is set apart for rides, and left out: name it in `apart` or in `leave_out`"
+            )));
+        }
         if self.token.is_some() && (self.board.at.is_some() || self.board.dedicated) {
             return Err(Error::invalid(
                 "ride on by a token: it says as of which entry, and of images no ride is dedicated: leave out `at` \
@@ -169,15 +176,15 @@ impl Asked {
 }
 
 /// A client of each node that answers. It may do without the others, if there are any.
-fn answering(
-    nodes: Vec<(String, Endpoint)>,
-    pool: &Pool,
-    left_out: &mut Vec<String>,
-) -> Result<Vec<Server>> {
+fn answering(asked: &Asked, pool: &Pool, left_out: &mut Vec<String>) -> Result<Vec<Server>> {
+    let nodes = asked.nodes(pool)?;
     let (options, mut servers, mut silent) = (pool.options_once(), Vec::new(), None);
     for (name, node) in nodes {
         match Client::connect(&node, &options) {
-            Ok(client) => servers.push(Server { name, client, is_apart: false }),
+            Ok(client) => {
+                let is_apart = asked.apart.contains(&name);
+                servers.push(Server { name, client, is_apart });
+            }
             Err(e) if e.kind == Kind::Retry => {
                 left_out.push(e.message.clone());
                 silent = Some(e);
@@ -197,7 +204,9 @@ impl Ride {
         let (ride, collections) = waiting(py, || {
             asked.check()?;
             let is_marked = asked.board.at.is_some() || asked.token.is_some();
-            match is_marked || asked.servers.is_some() || !asked.leave_out.is_empty() {
+            let is_of_several =
+                asked.servers.is_some() || !asked.leave_out.is_empty() || !asked.apart.is_empty();
+            match is_marked || is_of_several {
                 true => Ride::begin_together(pool, asked),
                 false => Ride::begin_here(pool, asked).map(|ride| (ride, Vec::new())),
             }
@@ -241,7 +250,7 @@ impl Ride {
     /// Also the names of collections: later this client's own node may not answer.
     fn begin_together(pool: &Arc<Pool>, asked: Asked) -> Result<(Ride, Vec<Collection>)> {
         let mut left_out = Vec::new();
-        let mut servers = answering(asked.nodes(pool)?, pool, &mut left_out)?;
+        let mut servers = answering(&asked, pool, &mut left_out)?;
         let collections = servers[0].client.view(asked.topic()).catalog()?.collections;
         let of = what(asked.topic(), asked.names.as_deref(), &asked.board);
         let range = Range::new(asked.board.low, asked.board.high);
