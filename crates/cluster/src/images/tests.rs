@@ -1,5 +1,6 @@
 use super::*;
 use holdfast_wire::slab::Item;
+use std::slice::from_ref;
 
 const HALF: u64 = HASHES / 2;
 
@@ -23,7 +24,7 @@ fn told<'a>(all: &[(u32, &'a str, &[Image])]) -> Told<'a> {
 #[test]
 fn every_part_needs_two_hosts_and_an_image_of_the_mark_itself() {
     let (left, right) = (image(0, HALF, 10), image(HALF, HASHES, 10));
-    let one_each = told(&[(1, "a", &[left.clone()]), (2, "b", &[right.clone()])]);
+    let one_each = told(&[(1, "a", from_ref(&left)), (2, "b", from_ref(&right))]);
     assert_eq!(trim_before(&one_each), None, "each part is on one host");
     let twice =
         told(&[(1, "a", &[left.clone(), right.clone()]), (2, "b", &[left.clone(), right.clone()])]);
@@ -34,7 +35,7 @@ fn every_part_needs_two_hosts_and_an_image_of_the_mark_itself() {
         (3, "b", &[]),
     ]);
     assert_eq!(trim_before(&same_host), None, "two nodes of one host");
-    let half_twice = told(&[(1, "a", &[left.clone(), right.clone()]), (2, "b", &[left.clone()])]);
+    let half_twice = told(&[(1, "a", &[left.clone(), right.clone()]), (2, "b", from_ref(&left))]);
     assert_eq!(trim_before(&half_twice), None, "one part has one alone");
     // A later image stands in for the second one.
     let later =
@@ -82,14 +83,13 @@ fn images_of_different_parts_are_compared_where_both_have_all_of_a_sub_range() {
     let keys = [0x1000_0000, 0x5540_0000, 0x9000_0000];
     let whole = holding(0, HASHES, 10, &keys);
     let (left, right) = (holding(0, HALF, 10, &keys[..2]), holding(HALF, HASHES, 10, &keys[2..]));
-    let agree =
-        told(&[(1, "a", std::slice::from_ref(&whole)), (2, "b", &[left.clone(), right.clone()])]);
+    let agree = told(&[(1, "a", from_ref(&whole)), (2, "b", &[left.clone(), right.clone()])]);
     assert_eq!((differing(&agree), trim_before(&agree)), (Vec::new(), Some(Index(10))));
     let lost = holding(0, HALF, 10, &keys[..1]);
     let differ = told(&[
-        (1, "a", std::slice::from_ref(&whole)),
+        (1, "a", from_ref(&whole)),
         (2, "b", &[lost, right.clone()]),
-        (3, "c", &[right.clone()]),
+        (3, "c", from_ref(&right)),
     ]);
     let found = differing(&differ);
     assert_eq!(found[0].sub_ranges, BTreeSet::from([0x55]));

@@ -2,7 +2,9 @@
 //! without a node whose certificate is revoked, and takes nobody for another one.
 
 use crate::cluster_input::Joined;
-use crate::common::{Finished, Node, SETTINGS, Scratch, binary, finish, free_port, options, read_there};
+use crate::common::{
+    Finished, Node, SETTINGS, Scratch, binary, finish, free_port, options, read_there,
+};
 use holdfast_base::Kind;
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, TlsClient};
 use holdfast_wire::admin::Cluster;

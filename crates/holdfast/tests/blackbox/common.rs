@@ -1,8 +1,8 @@
 //! A node in a directory of its own, and the commands that talk to it.
 
 use crate::told::Told;
-pub use holdfast_base::random::{Random, bytes};
 use holdfast_base::Kind;
+pub use holdfast_base::random::{Random, bytes};
 use holdfast_client::{Client, ClientOptions, Endpoint, Secret};
 use holdfast_wire::admin::Status;
 use serde_json::Value;
