@@ -95,8 +95,8 @@ events! {
         "An image of a disk view is whole: views begin with it, and the log may be trimmed up to it.",
         "Nothing.";
     ImageGivenUp = "view.image-given-up", WARN,
-        "An image of a disk view was not made, or cannot be read and is removed. Riders and views go on without it.",
-        "Read the sentence: make room, or look at the disk. The next mark makes another one.";
+        "An image of a disk view was not made, or cannot be read and is removed, or is of another view or another log and stays unused. Riders and views go on without it.",
+        "Read the sentence: make room, look at the disk, or move what belongs elsewhere away. The next mark makes another one.";
     HoldRanOut = "ride.hold-ran-out", WARN,
         "A ride, or one that has just ended, held more of its topic's log than it may: the log is trimmed, or the horizon moves, past it. The ride goes on; who reads the log behind it finds it trimmed.",
         "Nothing; that rider rides the newest image (`holdfast ride --at`, `holdfast view status`). If it happens often, look at why riders are slow.";
