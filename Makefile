@@ -42,7 +42,7 @@ test: ## everything that must hold before a change is merged
 	@cargo test --quiet $(UNIT) --no-run
 	@.ci/beside "lint worlds schedules orders callgrind" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
-	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 2"
+	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 3"
 	@echo "== test: all steps passed"
 
 tools: ## install what the other steps need and this machine lacks
