@@ -2,9 +2,10 @@
 //! to the first cores and ends with its value here.
 
 use super::CacheBench;
+use crate::process::free_port;
 use holdfast_base::{Error, Result};
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -105,10 +106,6 @@ impl Target {
         }
         Ok(None)
     }
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// What the peer says it is.
