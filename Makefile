@@ -70,7 +70,7 @@ unit: ## run all tests but those of simulated clusters, also behind one that fai
 	@echo "== unit: cargo test $(UNIT)"
 	@cargo test $(UNIT) --no-fail-fast
 
-# Unoptimised they take ten times as long, which is more than it takes to build what they stand on once more.
+# Optimised like the schedules of `make sim`, most of what they stand on is built for these anyway.
 worlds: ## run the tests of simulated clusters
 	@echo "== worlds: cargo test --package holdfast-sim, optimised"
 	@cargo test --profile sim --package holdfast-sim --no-fail-fast
