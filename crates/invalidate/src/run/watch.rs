@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// Between two questions what is visible.
 const LOOK: Duration = Duration::from_millis(1);
+/// Behind the first of them: what is not visible yet is mostly so within a part of a millisecond.
+const LOOK_FIRST: Duration = Duration::from_micros(100);
 /// How soon a request to stop is heard.
 const HEAR: Duration = Duration::from_millis(100);
 /// Between two looks at the shape of tables.
@@ -118,6 +120,7 @@ fn pass<S: Source>(
     let mut gate = Gate::default();
     let mut ahead = Ahead::default();
     let mut shape_ns = 0;
+    let mut look = LOOK_FIRST;
     source.kept(position);
     while !shared.stop.is_requested() {
         if let Some(asked_ns) = ahead.to_ask(&shared.fence) {
@@ -176,9 +179,13 @@ fn pass<S: Source>(
         }
         show(shared, &gate);
         shared.goes_on(WHAT);
-        if is_waiting {
-            shared.stop.sleep_until_stop(LOOK);
-        }
+        look = match is_waiting {
+            true => {
+                shared.stop.sleep_until_stop(look);
+                LOOK.min(look * 2)
+            }
+            false => LOOK_FIRST,
+        };
     }
     Ok(())
 }
