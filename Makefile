@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny schedules orders unit worlds python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny schedules orders unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -14,8 +14,6 @@ SEED ?= 1
 # Steps name the whole workspace even where they run a part of it: with other packages, cargo would choose other
 # features of what they have in common, and build it all again.
 INTERLEAVED := holdfast-interleaved/interleaved
-# Simulated clusters are tested by a step of their own, optimised.
-UNIT := --workspace --exclude holdfast-sim
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +37,8 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory format
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
-	@cargo test --quiet $(UNIT) --no-run
-	@.ci/beside "lint worlds schedules orders callgrind" $(MAKE) --no-print-directory unit
+	@cargo test --quiet --workspace --no-run
+	@.ci/beside "lint schedules orders callgrind" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 3"
 	@echo "== test: all steps passed"
@@ -66,14 +64,9 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@echo "== deny: cargo-deny check, by deny.toml"
 	@.ci/deny $(DENY)
 
-unit: ## run all tests but those of simulated clusters, also behind one that fails
-	@echo "== unit: cargo test $(UNIT)"
-	@cargo test $(UNIT) --no-fail-fast
-
-# Optimised like the schedules of `make sim`, most of what they stand on is built for these anyway.
-worlds: ## run the tests of simulated clusters
-	@echo "== worlds: cargo test --package holdfast-sim, optimised"
-	@cargo test --profile sim --package holdfast-sim --no-fail-fast
+unit: ## run all tests, also behind one that fails
+	@echo "== unit: cargo test --workspace"
+	@cargo test --workspace --no-fail-fast
 
 python: ## build the Python package, install it, and run its tests against a node
 	@echo "== python: a wheel as developers build it, in an environment of its own"
@@ -122,20 +115,21 @@ fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
 
 sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 	@echo "== sim: $(SCHEDULES) schedules from seed $(SEED), a thread a core"
-	@cargo run --quiet --profile sim --package holdfast-sim -- \
+	@cargo build --quiet --workspace --bin holdfast-sim
+	@$${CARGO_TARGET_DIR:-target}/debug/holdfast-sim \
 		--schedules $(SCHEDULES) --seed $(SEED) $(SIM)
 
 # Those of the ordinary run.
 schedules:
-	@$(MAKE) --no-print-directory sim SCHEDULES=30 SEED=1
-	@$(MAKE) --no-print-directory sim SCHEDULES=100 SEED=1 SIM=--usual-limits
+	@$(MAKE) --no-print-directory sim SCHEDULES=100 SEED=1
+	@$(MAKE) --no-print-directory sim SCHEDULES=200 SEED=1 SIM=--usual-limits
 
 orders:
 	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
 
 tables: ## run histories of tables over regions under faults (HISTORIES=N SEED=FIRST)
 	@echo "== tables: $(HISTORIES) histories from seed $(SEED)"
-	@HOLDFAST_TABLE_HISTORIES=$(HISTORIES) HOLDFAST_TABLE_SEED=$(SEED) cargo test --quiet --package holdfast-table \
+	@HOLDFAST_TABLE_HISTORIES=$(HISTORIES) HOLDFAST_TABLE_SEED=$(SEED) cargo test --quiet --workspace \
 		--test histories
 
 dynamo: ## hold DynamoDB's API against moto and dynalite, which it installs (REQUESTS=N SEED=S)

@@ -184,13 +184,9 @@ impl Binaries {
     fn build(root: &Path, bugs: &[Bug]) -> Result<Binaries, String> {
         let mut tests = BTreeMap::new();
         if bugs.iter().any(|bug| matches!(bug.catcher, Catcher::Test { .. })) {
-            // Like `make unit` and `make worlds` do, so that nothing is built anew behind them.
-            let unit = ["test", "--workspace", "--exclude", "holdfast-sim", "--no-run"];
-            let worlds = ["test", "--profile", "sim", "--package", "holdfast-sim", "--no-run"];
-            for arguments in [&unit[..], &worlds[..]] {
-                let built = cargo(root, arguments)?;
-                tests.extend(built.lines().filter_map(test_binary));
-            }
+            // Like `make unit` does, so that nothing is built anew behind it.
+            let built = cargo(root, &["test", "--workspace", "--no-run"])?;
+            tests.extend(built.lines().filter_map(test_binary));
             // What only a feature makes a test: as `make interleaved` does.
             let features = "holdfast-interleaved/interleaved";
             let built = cargo(
@@ -209,7 +205,7 @@ impl Binaries {
         }
         let mut simulation = None;
         if bugs.iter().any(|bug| matches!(bug.catcher, Catcher::Schedules { .. })) {
-            let built = cargo(root, &["build", "--profile", "sim", "--package", "holdfast-sim"])?;
+            let built = cargo(root, &["build", "--workspace", "--bin", "holdfast-sim"])?;
             let executables = built.lines().filter_map(|line| field(line, "executable"));
             simulation = executables.map(PathBuf::from).next_back();
         }
