@@ -158,9 +158,9 @@ class Records:
 
     def seal(self, lost: int) -> None:
         """Goes on without a region that is lost, in a timeline table: what is at home there can be written again,
-        from where the furthest of the other regions has followed. Waits until it is so, some seconds; a RetryError
-        where another region cannot be reached: to be said again. InvalidError of one that was heard within five
-        seconds. See docs/tables.md, "Losing a region"."""
+        from where the furthest of the other regions has followed. Waits until it is so, half a minute at most; a
+        RetryError where another region cannot be reached, or this one was heard within five seconds: to be said
+        again. See docs/tables.md, "Losing a region"."""
         self._records.seal(lost)
 
     def branches(self) -> Iterator[Branch]:

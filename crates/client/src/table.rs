@@ -14,7 +14,7 @@ use holdfast_wire::table::{
 
 mod branches;
 
-pub use branches::Keep;
+pub use branches::{Keep, SEALED_WITHIN};
 
 /// One write, before it has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]

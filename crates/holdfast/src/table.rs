@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use holdfast_base::ordered::after_prefix;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, TableClient, TableWrite};
+use holdfast_client::{Client, SEALED_WITHIN, TableClient, TableWrite};
 use holdfast_command::output::{self, Output};
 use holdfast_env::local;
 use holdfast_wire::table::{
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// `holdfast table ...`.
 #[derive(Subcommand, Debug)]
@@ -100,6 +101,10 @@ pub enum Table {
         /// The region's number
         #[arg(long, value_name = "REGION")]
         lost: u8,
+        /// How long to wait: for the region's silence, if it was heard within five seconds, and for promises of all
+        /// others. Once it waits for those, it is carried out whoever waits
+        #[arg(long, value_name = "SECONDS", default_value_t = SEALED_WITHIN.as_secs())]
+        wait: u64,
     },
     /// List what sealed regions had alone: key, branch, versions, value
     Branches { table: String },
@@ -239,7 +244,9 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             };
             scan(client, table, (from, until), (*limit, *backwards), out)
         }
-        Table::Seal { table, lost } => branch::seal(client, table, *lost, out),
+        Table::Seal { table, lost, wait } => {
+            branch::seal(client, (table, *lost), Duration::from_secs(*wait), out)
+        }
         Table::Branches { table } => branch::list(client, table, out),
         Table::Resolve { table, key, keep, branch } => {
             branch::resolve(client, (table, key), *keep, branch.as_deref(), out)
@@ -412,7 +419,11 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
                 ("", Some(ms)) => format!("heard {ms} ms ago"),
                 (trouble, _) => format!("cannot be reached: {trouble}"),
             };
-            line += &format!("\n    region {}: {heard}", other.region);
+            let lost = match other.is_called_lost {
+                true => ", called lost (`holdfast table seal`)",
+                false => "",
+            };
+            line += &format!("\n    region {}: {heard}{lost}", other.region);
         }
         line
     };
@@ -432,7 +443,8 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
             "table": info.table, "mode": mode, "region": info.region, "regions": info.regions,
             "records": records, "bytes": bytes, "tablets": tablets,
             "others": info.others.iter().map(|other| json!({
-                "region": other.region, "heard_ms": other.heard_ms, "trouble": other.trouble,
+                "region": other.region, "heard_ms": other.heard_ms, "called_lost": other.is_called_lost,
+                "trouble": other.trouble,
             })).collect::<Vec<_>>(),
         })
     };

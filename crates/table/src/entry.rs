@@ -29,6 +29,8 @@ pub enum Entry {
     Settled(Vec<Settled>),
     /// A part of another region's tablet, for a log that began anew.
     Image(Part),
+    /// An operator has called this region lost; or, where not `is_lost`, it was heard again.
+    Lost { region: RegionId, is_lost: bool },
 }
 
 /// How far a stream has come to everybody.
@@ -189,6 +191,11 @@ impl Encode for Entry {
                 9u8.encode(out);
                 part.encode(out);
             }
+            Entry::Lost { region, is_lost } => {
+                10u8.encode(out);
+                region.encode(out);
+                is_lost.encode(out);
+            }
         }
     }
 }
@@ -218,6 +225,9 @@ impl Decode for Entry {
             }
             7 => Entry::Settled(Vec::decode(reader)?),
             9 => Entry::Image(Part::decode(reader)?),
+            10 => {
+                Entry::Lost { region: RegionId::decode(reader)?, is_lost: bool::decode(reader)? }
+            }
             _ => return Err(DecodeError::BadValue("entry")),
         })
     }

@@ -406,6 +406,7 @@ impl TableFace {
         let other = |region: RegionId| msg::RegionInfo {
             region: region.0,
             heard_ms: first.heard_ticks(region).map(|ticks| u64::from(ticks) * TICK_NS / 1_000_000),
+            is_called_lost: first.lost() == Some(region),
             trouble: self.regions.trouble(region),
         };
         others.map(other).collect()

@@ -5,13 +5,14 @@ use crate::entry::Entry;
 use crate::ids::{LogId, RegionId, StreamId};
 use crate::message::{Answer, Message, Request};
 use crate::name::TableName;
-use crate::region::{Effect, Region, Settings};
+use crate::region::{Effect, Region, Sealing, Settings};
 use crate::regions::Regions;
+use crate::tablet::Tablet;
 use crate::view::{Made, TabletView};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::{Done, Mode};
 use holdfast_view::{Fold, Request as Proposal};
@@ -150,9 +151,20 @@ impl OpenTablet {
         }
     }
 
-    /// See [`Region::seal`]: whether all streams are led, and else whose promise is waited for.
-    pub fn seal(&self, lost: RegionId) -> Result<(bool, Vec<RegionId>)> {
-        self.with_region(|region| Ok((region.seal(lost)?, region.waits_for())))?
+    /// See [`Region::seal`].
+    pub fn seal(self: &Arc<Self>, lost: RegionId) -> Result<Sealing> {
+        let sealing = self.with_region(|region| region.seal(lost))?;
+        self.carry_out();
+        sealing.map_err(|e| match e.kind {
+            // It is not written down where the log takes nothing.
+            Kind::Retry => self.retry(&e.message),
+            _ => e,
+        })
+    }
+
+    /// The region that an operator has called lost, if nothing was heard of it since.
+    pub fn lost(&self) -> Option<RegionId> {
+        self.fold.read_last(|view| view.look(Tablet::lost)).flatten()
     }
 
     /// Time passes.

@@ -20,7 +20,7 @@ use std::sync::RwLock;
 const MADE: u8 = 6;
 const PREPARED: u8 = 8;
 /// The last kind that this build knows.
-const LAST: u8 = 9;
+const LAST: u8 = 10;
 
 /// What a tablet is, said by the first entry of its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,6 +303,8 @@ impl View for TabletView {
             Ok(Entry::Image(part)) => {
                 format!("part {} of an image of region {}", part.number, part.image.region.0)
             }
+            Ok(Entry::Lost { region, is_lost: true }) => format!("{region} is called lost"),
+            Ok(Entry::Lost { region, is_lost: false }) => format!("{region} is not lost any more"),
             Err(_) => format!("an entry of {} bytes", command.len()),
         }
     }

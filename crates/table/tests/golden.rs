@@ -11,7 +11,7 @@ use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Positio
 use holdfast_table::record::Record;
 use holdfast_table::region::Settings;
 use holdfast_table::sessions::{Outcome, Remembered, SessionImage, SessionResult};
-use holdfast_table::stream::{Member, Members, StreamImage};
+use holdfast_table::stream::{Accepted, Member, Members, StreamImage};
 use holdfast_table::tablet::branch::{Branch, BranchId};
 use holdfast_table::tablet::image::{ImageId, Item, Part};
 use holdfast_table::tablet::{Form, Mode, Shown, Tablet};
@@ -56,6 +56,8 @@ fn entries_have_these_bytes() {
         (Entry::Log(LogId(3)), "01 01 0300000000000000".to_owned()),
         (Entry::Promised { stream, epoch }, "01 04 02 0102000000000000".to_owned()),
         (Entry::Checked { stream, epoch }, "01 05 02 0102000000000000".to_owned()),
+        (Entry::Lost { region: RegionId(2), is_lost: true }, "01 0a 02 01".to_owned()),
+        (Entry::Lost { region: RegionId(2), is_lost: false }, "01 0a 02 00".to_owned()),
         (
             followed,
             format!(
@@ -235,6 +237,40 @@ fn a_tablet_that_takes_an_image_is_kept_in_these_bytes() {
     assert_eq!(snapshot(&tablet), wanted);
     let restored = read_all(&wanted, |source| Tablet::restore(&form, RegionId(0), source));
     assert_eq!(snapshot(&restored.unwrap()), wanted);
+}
+
+/// And which region an operator has called lost: the last one, until it was heard.
+#[test]
+fn a_tablet_that_knows_of_a_lost_region_is_kept_in_these_bytes() {
+    let form = Form::new(Mode::Timeline, 3);
+    let mut tablet = Tablet::new(&form, RegionId(0));
+    let snapshot = |tablet: &Tablet| {
+        let mut out = Vec::new();
+        collect(&mut out, |out| tablet.snapshot(out));
+        out
+    };
+    let call = |tablet: &mut Tablet, region: u8, is_lost: bool| {
+        let entry = Entry::Lost { region: RegionId(region), is_lost };
+        let applied = tablet.apply(tablet.applied() + 1, &entry.to_bytes(), &mut Vec::new());
+        applied.unwrap().accepted
+    };
+    assert_eq!(snapshot(&tablet).last(), Some(&0));
+    assert_eq!(call(&mut tablet, 1, true), Accepted::Yes);
+    assert_eq!(call(&mut tablet, 2, true), Accepted::Yes);
+    // Itself, and one that is none of its regions; and one that is not called lost.
+    for (region, is_lost) in [(0, true), (9, true), (1, false), (9, false)] {
+        assert_eq!(call(&mut tablet, region, is_lost), Accepted::Gap, "{region}");
+    }
+    let kept = snapshot(&tablet);
+    assert!(kept.ends_with(&bytes("04 02")), "{kept:x?}");
+    let mut restored = read_all(&kept, |source| Tablet::restore(&form, RegionId(0), source)).unwrap();
+    assert_eq!((snapshot(&restored), restored.lost()), (kept, Some(RegionId(2))));
+    assert_eq!(call(&mut restored, 2, false), Accepted::Yes);
+    assert_eq!((snapshot(&restored).last(), restored.lost()), (Some(&0), None));
+    assert_eq!(call(&mut tablet, 1, true), Accepted::Yes);
+    // What was said to a log that is gone holds for none that follows it.
+    tablet.apply(tablet.applied() + 1, &Entry::Log(LogId(2)).to_bytes(), &mut Vec::new()).unwrap();
+    assert_eq!(tablet.lost(), None);
 }
 
 /// How much a message holds is known without encoding it.

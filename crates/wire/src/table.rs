@@ -65,10 +65,12 @@ pub struct RegionInfo {
     pub region: u8,
     /// How long ago it was heard last; nothing where it was not, since this node has decided.
     pub heard_ms: Option<u64>,
+    /// An operator has called it lost, and nothing was heard of it since.
+    pub is_called_lost: bool,
     /// Why it cannot be reached, if it was tried in vain.
     pub trouble: String,
 }
-codec_struct!(RegionInfo { region, heard_ms, trouble });
+codec_struct!(RegionInfo { region, heard_ms, is_called_lost, trouble });
 
 /// One of its tablets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -315,8 +317,8 @@ pub struct Read {
 }
 codec_struct!(Read { table, level, keys, seen, forgot });
 
-/// Says that a region is lost: what is at home there goes on without it, of a timeline table. Asked again until
-/// all of it does.
+/// Says that a region is lost: what is at home there goes on without it, of a timeline table. Whoever wants to know
+/// when all of it does asks again; once this was answered without `heard_for_ms`, it is in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seal {
     pub table: String,
@@ -331,8 +333,11 @@ pub struct Sealed {
     pub are_led: bool,
     /// The regions whose promise is waited for.
     pub waits_for: Vec<u8>,
+    /// The region was heard a moment ago, and may be called lost after so long without a word of it; 0 where it may
+    /// be.
+    pub heard_for_ms: u64,
 }
-codec_struct!(Sealed { are_led, waits_for });
+codec_struct!(Sealed { are_led, waits_for, heard_for_ms });
 
 /// Which branch: of which key, and where its last version was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]

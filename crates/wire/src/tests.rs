@@ -512,7 +512,7 @@ fn table_messages(m: &mut Messages) {
     };
     let tablets = vec![tablet];
     let (heard_ms, trouble) = (Some(10), "w".to_owned());
-    let others = vec![table::RegionInfo { region: 2, heard_ms, trouble }];
+    let others = vec![table::RegionInfo { region: 2, heard_ms, is_called_lost: true, trouble }];
     m.add(
         "table::TableInfo",
         table::TableInfo { table: name.clone(), mode, region: 1, regions: 3, tablets, others },
@@ -556,7 +556,7 @@ fn table_messages(m: &mut Messages) {
         vec![table::Level::Any, table::Level::Latest, table::Level::Strong, table::Level::Session];
     m.add("table::Level, the others", levels);
     m.add("table::Seal", table::Seal { table: name.clone(), lost: 2 });
-    m.add("table::Sealed", table::Sealed { are_led: true, waits_for: vec![3] });
+    m.add("table::Sealed", table::Sealed { are_led: true, waits_for: vec![3], heard_for_ms: 4 });
     let branch = table::BranchName { key: key.clone(), stream: 1, epoch: 2, number: 3 };
     let (after, version, value) = (4, 5, Some(vec![6]));
     m.add("table::Branch", table::Branch { name: branch.clone(), after, version, value });

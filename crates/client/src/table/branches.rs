@@ -4,14 +4,16 @@
 use super::{TableClient, TableWrite, decoded};
 use crate::client::rest;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::{Clock, RealClock};
 use holdfast_wire as wire;
 use holdfast_wire::table::{self as msg, Branch, BranchName, Expect, Level, Sealed, Written};
 use std::time::Duration;
 
 /// Between two looks whether a lost region's homes are led.
 const LOOK: Duration = Duration::from_millis(300);
-/// So often: longer than promises take around the earth.
-const LOOKS: u32 = 50;
+/// How long to wait for a lost region's homes, as a rule: for its silence, and longer than promises take around the
+/// earth.
+pub const SEALED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a record is once its branch is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,30 +24,102 @@ pub enum Keep {
     Branch,
 }
 
-impl TableClient<'_> {
-    /// Says that a region is lost, and waits until what is at home there is led by one that is there; of a
-    /// timeline table. `Retry` where that does not come: to be said again.
-    pub fn seal(&mut self, lost: u8) -> Result<()> {
-        let mut waits_for = Vec::new();
-        for look in 0..LOOKS {
-            if look > 0 {
-                rest(LOOK);
-            }
-            let seal = msg::Seal { table: self.table.clone(), lost };
-            let sealed: Sealed = decoded(self.send(wire::OP_TABLE_SEAL, &seal, &[])?.meta())?;
-            if sealed.are_led {
-                return Ok(());
-            }
-            waits_for = sealed.waits_for;
+/// What an order to go on without a region waits for.
+enum Waits {
+    /// The region's silence, for so long.
+    Silence(u64),
+    /// What the node said.
+    Asked(String),
+    /// Promises of these.
+    Promises(Vec<u8>),
+}
+
+impl Waits {
+    fn of(sealed: &Sealed) -> Waits {
+        match sealed.heard_for_ms {
+            0 => Waits::Promises(sealed.waits_for.clone()),
+            ms => Waits::Silence(ms),
         }
-        let others: Vec<String> = waits_for.iter().map(|of| format!("region {of}")).collect();
-        let missing = match others.is_empty() {
+    }
+
+    /// Whether it is something else than before.
+    fn kind(&self) -> (u8, Vec<u8>) {
+        match self {
+            Waits::Silence(_) => (0, Vec::new()),
+            Waits::Asked(_) => (1, Vec::new()),
+            Waits::Promises(of) => (2, of.clone()),
+        }
+    }
+
+    fn missing(of: &[u8]) -> String {
+        let others: Vec<String> = of.iter().map(|of| format!("region {of}")).collect();
+        match others.is_empty() {
             true => "another region is to lead it, and does not yet".to_owned(),
             false => format!("{} did not promise yet", others.join(", ")),
-        };
-        Err(Error::retry(format!(
-            "seal what is at home in region {lost}: {missing}: say it again once all others can be reached"
-        )))
+        }
+    }
+
+    fn sentence(&self, lost: u8) -> String {
+        match self {
+            Waits::Silence(ms) => format!(
+                "region {lost} may be there: waiting until it has been silent for {} s more",
+                ms.div_ceil(1000)
+            ),
+            Waits::Asked(why) => format!("waiting: {why}"),
+            Waits::Promises(of) => {
+                format!("it is written down that region {lost} is lost: waiting: {}", Waits::missing(of))
+            }
+        }
+    }
+
+    fn why_not(self) -> String {
+        match self {
+            Waits::Silence(ms) => format!(
+                "it may be there: it was heard, or this node started, a moment ago, and nothing was changed: say it \
+                 again in {} s, if it is silent until then",
+                ms.div_ceil(1000)
+            ),
+            Waits::Asked(why) => why,
+            Waits::Promises(of) => format!(
+                "{}: it is written down and goes on once all others can be reached; say it again to see",
+                Waits::missing(&of)
+            ),
+        }
+    }
+}
+
+impl TableClient<'_> {
+    /// Says that a region is lost, and waits for so long until what is at home there is led by one that is there; of
+    /// a timeline table. `tell` is told what it waits for whenever that is something else. Once it waits for other
+    /// regions the order is in the log, and is carried out whoever waits.
+    ///
+    /// # Errors
+    /// `Retry` where that does not come, or the region was heard a moment ago: to be said again. `Invalid` where it
+    /// is no other region of the table, or the table is strong.
+    pub fn seal(&mut self, lost: u8, within: Duration, mut tell: impl FnMut(&str)) -> Result<()> {
+        let begun = RealClock::new();
+        let mut told = None;
+        loop {
+            let seal = msg::Seal { table: self.table.clone(), lost };
+            let answer = self.send(wire::OP_TABLE_SEAL, &seal, &[]);
+            let waits = match answer.and_then(|answer| decoded::<Sealed>(answer.meta())) {
+                Ok(sealed) if sealed.are_led => return Ok(()),
+                Ok(sealed) => Waits::of(&sealed),
+                Err(e) if e.kind == Kind::Retry => Waits::Asked(e.message),
+                Err(e) => return Err(e),
+            };
+            let waited = Duration::from_nanos(begun.monotonic_ns());
+            if waited + LOOK > within {
+                let doing = format_args!("seal what is at home in region {lost}");
+                return Err(Error::retry(waits.why_not()).context(doing));
+            }
+            let kind = waits.kind();
+            if told.as_ref() != Some(&kind) {
+                tell(&waits.sentence(lost));
+                told = Some(kind);
+            }
+            rest(LOOK);
+        }
     }
 
     /// The next branches of a tablet behind one of them, in order of their keys; none at the end.

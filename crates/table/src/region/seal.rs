@@ -4,7 +4,7 @@
 
 use super::Region;
 use super::lead::{BATCH, BATCH_BYTES, Lead};
-use crate::entry::{Body, Refusal, StreamEntry};
+use crate::entry::{Body, Entry, Refusal, StreamEntry};
 use crate::ids::{RegionId, StreamId};
 use crate::message::{Answer, Asker, Message, Op, Request};
 use crate::record::Record;
@@ -14,15 +14,28 @@ use crate::tablet::branch::{Branch, BranchId};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 
+/// How far an operator's word has come that a region is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sealing {
+    /// All its streams are led by a region that is there.
+    Done,
+    /// It is in the topic, and goes on from there. The promises of these are missing; of none, where another region
+    /// is to lead and does not yet.
+    Waits(Vec<RegionId>),
+    /// The region was heard a moment ago, and is not lost before so many ticks more without a word of it. Nothing is
+    /// kept of this.
+    Heard { ticks: u32 },
+}
+
 impl Region {
-    /// The streams of a lost region are to go on without it. True once all are led; to be asked again until
-    /// then, and after a start of this region. It holds until something is heard of the lost one, or another
-    /// one is called lost: all but one have to promise.
+    /// The streams of a lost region are to go on without it: an operator says so. To be asked again until it is done,
+    /// by who wants to know; the topic has it, so a start goes on with it. It holds until something is heard of the
+    /// lost one, or another one is called lost: all but one have to promise.
     ///
     /// # Errors
-    /// `Invalid` where it is no other region, or is alive, or the table is strong and needs nobody to say so;
-    /// `Retry` while this region starts.
-    pub fn seal(&mut self, lost: RegionId) -> Result<bool> {
+    /// `Invalid` where it is no other region, or the table is strong and needs nobody to say so; `Retry` while this
+    /// region starts, or writes it down.
+    pub fn seal(&mut self, lost: RegionId) -> Result<Sealing> {
         let Some(heard) = self.heard.get(&lost) else {
             return Err(Error::invalid(format!("{lost} is none of the table's other regions")));
         };
@@ -33,11 +46,9 @@ impl Region {
         if !self.is_ready() {
             return Err(Error::retry("the region starts: ask again"));
         }
-        if heard.ticks_ago <= self.settings.silence_ticks {
-            return Err(Error::invalid(format!(
-                "{lost} has been silent here for {} tenths of a second, and may be there: say it again after {}",
-                heard.ticks_ago, self.settings.silence_ticks
-            )));
+        let ticks = (self.settings.silence_ticks + 1).saturating_sub(heard.ticks_ago);
+        if ticks > 0 {
+            return Ok(Sealing::Heard { ticks });
         }
         if self.may_be_sealed_off() {
             return Err(Error::retry(
@@ -45,7 +56,11 @@ impl Region {
                  say it again, or in another region",
             ));
         }
-        self.lost = Some(lost);
+        if self.tablet.lost() != Some(lost) {
+            self.call_lost(lost, true);
+            return Err(Error::retry("it is being written down that the region is lost: ask again"));
+        }
+        self.heed_lost();
         let is_led = |stream: StreamId| {
             let held = self.tablet.stream(stream);
             let leader = held.promised().leader();
@@ -54,7 +69,38 @@ impl Region {
                 false => leader != lost && held.matched().epoch == held.promised(),
             }
         };
-        Ok(self.tablet.form().streams().all(is_led))
+        match self.tablet.form().streams().all(is_led) {
+            true => Ok(Sealing::Done),
+            false => Ok(Sealing::Waits(self.waits_for())),
+        }
+    }
+
+    fn call_lost(&mut self, region: RegionId, is_lost: bool) {
+        if !self.calling {
+            self.calling = true;
+            self.append(&Entry::Lost { region, is_lost });
+        }
+    }
+
+    /// Another region is heard. In memory it is not lost from here on; until the topic says so, too, a start may take
+    /// it for lost again, if it is as silent then as when an operator may say so.
+    pub(super) fn is_not_lost(&mut self, region: RegionId) {
+        if self.tablet.lost() == Some(region) {
+            self.call_lost(region, false);
+        }
+    }
+
+    /// What the topic says of a lost region holds once nothing is heard of it, as long as for an operator who says so:
+    /// behind a start it may have come back meanwhile.
+    pub(super) fn heed_lost(&mut self) {
+        let silent = |lost: &RegionId| {
+            let heard = self.heard.get(lost);
+            heard.is_some_and(|heard| heard.ticks_ago > self.settings.silence_ticks)
+        };
+        let lost = self.tablet.lost().filter(silent);
+        if lost.is_some() && !self.may_be_sealed_off() {
+            self.lost = lost;
+        }
     }
 
     /// Whether there is a stream that this region has led, and that another one has claimed since: what it has of that
@@ -69,7 +115,7 @@ impl Region {
     }
 
     /// Whose promise is missing for the streams that this region claims.
-    pub fn waits_for(&self) -> Vec<RegionId> {
+    fn waits_for(&self) -> Vec<RegionId> {
         let missing = |region: &RegionId| {
             let mut claims = self.claims.values();
             self.lost != Some(*region) && claims.any(|claim| !claim.has_promised(*region))

@@ -73,6 +73,9 @@ pub fn restless(world: &World, policy: Policy) -> Option<String> {
         }
     }
     for (at, region) in world.running().enumerate() {
+        if let Some(lost) = region.tablet().lost() {
+            return Some(format!("region {at} takes {lost} for lost"));
+        }
         if !region.tablet().branches().unsaid().is_empty() {
             return Some(format!("region {at} has branches that it did not say"));
         }
