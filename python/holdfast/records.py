@@ -177,8 +177,8 @@ class Records:
         keep   "record" leaves the record as it is; "branch" makes what the branch has its next version
         place  which one, where the key has several
 
-        NotFoundError if there is no such branch; an ExistsError where somebody else wrote the record or saw to the
-        branch meanwhile.
+        One step: NotFoundError if there is no such branch, or somebody else has seen to it; with "branch" an
+        ExistsError where somebody wrote the record meanwhile, and the branch is as it was.
         """
         self._records.resolve(key, keep, place)
 

@@ -5,7 +5,7 @@
 pub mod branch;
 pub mod image;
 
-use crate::entry::{Body, Change, Entry, Settled, StreamEntry};
+use crate::entry::{Body, Entry, Resolution, Settled, StreamEntry};
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
 use crate::record::Record;
 use crate::sessions::Sessions;
@@ -424,9 +424,7 @@ impl Tablet {
             return None;
         }
         let entry = stream.entry(number)?;
-        if let Body::Change(change) = &entry.body
-            && !self.is_next(change)
-        {
+        if !self.is_next(&entry.body) {
             if self.waits.insert((id, number)) {
                 sometimes!("an entry waited for another stream");
             }
@@ -435,13 +433,20 @@ impl Tablet {
         Some(entry.clone())
     }
 
-    /// Whether the record is at the version that this one follows. All inserts of a key are in the
-    /// tablet's home's stream, so a key that is absent where a new line begins has shown all lines
-    /// before, and their end.
-    fn is_next(&self, change: &Change) -> bool {
+    /// Whether what it says follows on what shows: the record is at the version before, and the branch was said. All
+    /// inserts of a key are in the tablet's home's stream, so a key that is absent where a new line begins has shown
+    /// all lines before, and their end.
+    fn is_next(&self, body: &Body) -> bool {
         if planted!("table.shown-out-of-order") {
             return true;
         }
+        if let Body::Resolves(Resolution { id, said, .. }) = body
+            && !self.passed(id.stream, *said)
+            && !planted!("table.resolved-before-it-is-said")
+        {
+            return false;
+        }
+        let Some(change) = body.change() else { return true };
         match (change.after, self.records.get(&change.key)) {
             (0, record) => record.is_none(),
             (after, Some(record)) => record.version == after,
@@ -456,15 +461,16 @@ impl Tablet {
         shown.digest = mix(shown.digest ^ u64::from(crc32c(&bytes)) << 16 ^ entry.place.number);
         self.waits.remove(&(id, entry.place.number));
         self.sessions.remember(id, entry);
-        let change = match &entry.body {
-            Body::Change(change) => change,
+        match &entry.body {
             Body::Branch(branch) => {
                 sometimes!("a branch was said");
-                return self.branches.say(branch.clone());
+                self.branches.say(branch.clone());
             }
-            Body::Resolved(branch) => return self.branches.resolve(branch),
-            _ => return,
-        };
+            Body::Resolved(branch) => self.branches.resolve(branch),
+            Body::Resolves(resolution) => self.branches.resolve(&resolution.id),
+            _ => {}
+        }
+        let Some(change) = entry.body.change() else { return };
         match Record::after(self.records.get(&change.key), change, id, entry.place) {
             Some(record) => self.put_record(change.key.clone(), record),
             None => {

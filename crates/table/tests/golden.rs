@@ -4,7 +4,7 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{collect, read_all};
 use holdfast_table::entry::{
-    Asked, Body, Change, ChangeKind, Entry, Refusal, Settled, StreamEntry,
+    Asked, Body, Change, ChangeKind, Entry, Refusal, Resolution, Settled, StreamEntry,
 };
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId, Value};
 use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
@@ -75,6 +75,7 @@ fn entries_have_these_bytes() {
         (decided(change(ChangeKind::Forget)), in_entry(&format!("02 {key} 04"))),
         (decided(Body::Refused(Refusal::Found(6))), in_entry("03 01 0600000000000000")),
         (decided(Body::Refused(Refusal::Absent)), in_entry("03 02")),
+        (decided(Body::Refused(Refusal::NoBranch)), in_entry("03 03")),
         (decided(Body::Mark(vec![(RegionId(1), 7)])), in_entry("04 01000000 01 0700000000000000")),
         (
             decided(Body::Admit { region: RegionId(1), log: LogId(2) }),
@@ -164,7 +165,8 @@ fn branches_have_these_bytes() {
         let entry = stream_entry(Body::Branch(branch.clone()), None);
         assert_eq!(entry.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 07 {text}")));
         assert_eq!(StreamEntry::from_bytes(&entry.to_bytes()), Ok(entry));
-        has_bytes(&Message::Branch(branch.clone()), &format!("10 {text}"));
+        let tells = Message::Branch { branch: branch.clone(), shown: 2 };
+        has_bytes(&tells, &format!("11 {text} {two}"));
         let item = Item::Branch(branch);
         assert_eq!(item.to_bytes(), bytes(&format!("06 {text}")));
         assert_eq!(Item::from_bytes(&item.to_bytes()), Ok(item));
@@ -172,12 +174,33 @@ fn branches_have_these_bytes() {
     let resolved = stream_entry(Body::Resolved(branch(None).id), None);
     assert_eq!(resolved.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 08 {id}")));
     assert_eq!(StreamEntry::from_bytes(&resolved.to_bytes()), Ok(resolved));
+    let (key, value) = ("01000000 6b", ChangeKind::Put([9].into()));
+    let kept = format!("01 {key} 0800000000000000 0700000000000000 01 02 01 01000000 09");
+    let next = change(value).change().cloned();
+    for (change, text) in [(None, "00".to_owned()), (next, kept)] {
+        let said = Place::new(Epoch::new(1, RegionId(2)), 2);
+        let body = Body::Resolves(Resolution { id: branch(None).id, said, change });
+        let resolves = stream_entry(body, None);
+        let said = format!("{BEFORE} {two}");
+        assert_eq!(resolves.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 09 {id} {said} {text}")));
+        assert_eq!(resolves.encoded_bytes(), resolves.to_bytes().len() as u64);
+        assert_eq!(StreamEntry::from_bytes(&resolves.to_bytes()), Ok(resolves));
+    }
     let BranchId { key, stream, place } = branch(None).id;
     let asker = Asker { region: RegionId(3), ticket: 9 };
-    let request = Request { key, op: Op::Resolve { stream, place } };
-    let asks = Message::Forward { asker, request, hops: 7, after: None };
+    let asked = Asked { session: 4, sequence: 5, below: 5 };
+    let said = Place::new(Epoch::new(1, RegionId(2)), 2);
     let no_place = "00".repeat(16);
-    has_bytes(&asks, &format!("01 03 0900000000000000 01000000 6b 03 02 {PLACE} 07 00 {no_place}"));
+    let asked_text = "0400000000000000 0500000000000000 0500000000000000";
+    for (keep, text) in [(None, "00".to_owned()), (Some(Expect::Version(2)), format!("01 03 {two}"))] {
+        let op = Op::Resolve { asked, stream, place, said, keep };
+        let request = Request { key: key.clone(), op };
+        let asks = Message::Forward { asker, request, hops: 7, after: None };
+        let text = format!(
+            "01 03 0900000000000000 01000000 6b 04 {asked_text} 02 {PLACE} {BEFORE} {two} {text} 07 00 {no_place}"
+        );
+        has_bytes(&asks, &text);
+    }
     let answer = Answer::Done { outcome: Outcome::Resolved, stream, place };
     let answered = Message::Answered { ticket: 9, answer };
     has_bytes(&answered, &format!("02 0900000000000000 01 03 02 {PLACE}"));
@@ -306,7 +329,7 @@ fn what_a_newer_build_has_made_is_no_entry() {
         assert!(Entry::from_bytes(&bytes(text)).is_err(), "{text}");
     }
     let mut entry = bytes(&format!("01 02 02 {PLACE} {BEFORE} 00 01"));
-    *entry.last_mut().unwrap() = 9;
+    *entry.last_mut().unwrap() = 10;
     assert!(Entry::from_bytes(&entry).is_err(), "a body of a later build");
 }
 
@@ -370,7 +393,7 @@ fn a_tablet_is_made_and_kept_in_these_bytes() {
     let mut written = Vec::new();
     collect(&mut written, |out| apart(out, &mut || Ok(())));
     assert_eq!(written, snapshot, "apart from the view it is the same");
-    let later = view.apply(Index(4), &bytes("01 0a"));
+    let later = view.apply(Index(4), &bytes("01 0b"));
     assert!(matches!(later, Applied::UnknownVersion(_)), "{later:?}");
     assert!(matches!(view.apply(Index(5), &made.command()), Applied::Refused(_)));
 }

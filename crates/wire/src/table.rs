@@ -393,13 +393,19 @@ pub struct Branches {
 }
 codec_struct!(Branches { table, tablet, after });
 
-/// Says that somebody has seen to a branch: it is one no more.
+/// Says that somebody has seen to a branch: it is one no more. A repetition gets the first answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolve {
     pub table: String,
     pub branch: BranchName,
+    /// As of a [`Write`] and its [`Row`].
+    pub session: u64,
+    pub sequence: u64,
+    pub below: u64,
+    /// What the branch has is the record's next version, if the record is as expected; nothing: it stays as it is.
+    pub keep: Option<Expect>,
 }
-codec_struct!(Resolve { table, branch });
+codec_struct!(Resolve { table, branch, session, sequence, below, keep });
 
 impl Encode for BranchName {
     fn encode(&self, out: &mut Vec<u8>) {

@@ -562,7 +562,9 @@ fn table_messages(m: &mut Messages) {
     m.add("table::Branch", table::Branch { name: branch.clone(), after, version, value });
     let asked = table::Branches { table: name.clone(), tablet: 7, after: Some(branch.clone()) };
     m.add("table::Branches", asked);
-    m.add("table::Resolve", table::Resolve { table: name.clone(), branch });
+    let (table, keep) = (name.clone(), Some(table::Expect::Version { version: 11 }));
+    let resolve = table::Resolve { table, branch, session: 8, sequence: 9, below: 10, keep };
+    m.add("table::Resolve", resolve);
     let scan = table::Scan {
         table: name,
         from: key.clone(),

@@ -1,12 +1,12 @@
 //! A region that is lost: what is at home there goes on without it, and what it had alone comes back as branches,
 //! each of which somebody resolves. See docs/tables.md.
 
-use super::{TableClient, TableWrite, decoded};
+use super::{TableClient, decoded};
 use crate::client::rest;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{Clock, RealClock};
 use holdfast_wire as wire;
-use holdfast_wire::table::{self as msg, Branch, BranchName, Expect, Level, Sealed, Written};
+use holdfast_wire::table::{self as msg, Branch, BranchName, Expect, Level, Sealed};
 use std::time::Duration;
 
 /// Between two looks whether a lost region's homes are led.
@@ -179,44 +179,24 @@ impl TableClient<'_> {
         }
     }
 
-    /// Sees to a branch: it is one no more, in no region. `Exists` where somebody else wrote the record or saw
-    /// to the branch meanwhile.
+    /// Sees to a branch: it is one no more, in no region. One step, decided where the record is at home: of two who
+    /// see to it one does. `Exists` where the record was written meanwhile, and the branch is to be kept; `NotFound`
+    /// where somebody else has seen to the branch.
     pub fn resolve(&mut self, branch: &Branch, keep: Keep) -> Result<()> {
-        let key = &branch.name.key;
-        if keep == Keep::Branch {
-            self.keep_branch(branch)?;
-        }
-        let resolve = msg::Resolve { table: self.table.clone(), branch: branch.name.clone() };
-        match self.send(wire::OP_TABLE_RESOLVE, &resolve, &[]) {
-            // Its value was written for nothing, or in the place of what they kept: nobody is told otherwise.
-            Err(e) if keep == Keep::Branch && e.kind == Kind::NotFound => {
-                Err(Error::exists(format!(
-                    "record `{}` has what the branch had as its next version, but somebody else saw to the \
-                     branch meanwhile, and may have kept the record: look at it",
-                    shown(key)
-                )))
+        let keep = match keep {
+            Keep::Record => None,
+            Keep::Branch => {
+                let record = self.get(&branch.name.key, Level::Latest)?;
+                let version = record.map(|record| record.version);
+                Some(version.map_or(Expect::Absent, |version| Expect::Version { version }))
             }
-            resolved => resolved.map(drop),
-        }
-    }
-
-    /// Makes what the branch has the record's next version.
-    fn keep_branch(&mut self, branch: &Branch) -> Result<()> {
-        let key = &branch.name.key;
-        let version = self.get(key, Level::Latest)?.map(|record| record.version);
-        let expect = version.map_or(Expect::Absent, |version| Expect::Version { version });
-        let value = branch.value.clone();
-        // What is deleted on both sides is so already.
-        let is_to_write = version.is_some() || value.is_some();
-        let write = is_to_write.then(|| TableWrite { key: key.clone(), value, expect });
-        let written = self.write(write.as_slice())?;
-        if written.iter().all(|written| matches!(written, Written::Version { .. })) {
-            return Ok(());
-        }
-        Err(Error::exists(format!(
-            "record `{}` was written meanwhile, and the branch is as it was: look at both, and say it again",
-            shown(key)
-        )))
+        };
+        let sequence = self.next;
+        self.next += 1;
+        let (table, branch) = (self.table.clone(), branch.name.clone());
+        let (session, below) = (self.session, sequence);
+        let resolve = msg::Resolve { table, branch, session, sequence, below, keep };
+        self.send(wire::OP_TABLE_RESOLVE, &resolve, &[]).map(drop)
     }
 }
 

@@ -247,7 +247,14 @@ impl Part {
         let seal = table::Seal { table: table(), lost: 1 };
         let branches = table::Branches { table: table(), tablet: 0, after: None };
         let branch = table::BranchName { key: b"k".to_vec(), stream: 0, epoch: 1, number: 1 };
-        let resolve = table::Resolve { table: table(), branch };
+        let resolve = table::Resolve {
+            table: table(),
+            branch,
+            session: 1,
+            sequence: 1,
+            below: 1,
+            keep: None,
+        };
         let scan = table::Scan { table: table(), from, until, backwards: false, rows_max };
         vec![
             (wire::OP_TABLE_MAKE, make.to_bytes(), true),

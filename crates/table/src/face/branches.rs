@@ -1,6 +1,8 @@
 //! A region that is lost, and what it had alone: its streams are sealed, and its branches listed and resolved.
 
 use super::{TICK_NS, TableFace};
+use super::form::expected;
+use crate::entry::{Asked, Refusal};
 use crate::ids::{Epoch, Place, RegionId, StreamId};
 use crate::message::{Answer, Op, Request as Asking};
 use crate::name::tablet_of;
@@ -87,6 +89,9 @@ impl TableFace {
             let doing = format_args!("resolve a branch of table `{}`", name.escape_debug());
             answer(reply, told.map_err(|e| e.context(doing)).map(|()| (Vec::new(), Parts::None)));
         };
+        if resolve.sequence == 0 {
+            return done(Err(Error::invalid("it has number 0: number a session's writes from 1")));
+        }
         let tablets = match self.table(&resolve.table) {
             Ok(tablets) => tablets,
             Err(e) => return done(Err(e)),
@@ -96,13 +101,19 @@ impl TableFace {
         let told = move |told: Result<Answer>| {
             done(told.and_then(|told| match told {
                 Answer::Done { outcome: Outcome::Resolved, .. } => Ok(()),
-                Answer::Done { .. } => Err(Error::not_found(
-                    "this region knows none of that name: it was seen to, or has yet to come here",
+                Answer::Done { outcome: Outcome::Refused(Refusal::NoBranch), .. } => {
+                    Err(Error::not_found("there is none of that name: somebody has seen to it"))
+                }
+                Answer::Done { .. } => Err(Error::exists(
+                    "the record was written meanwhile, and the branch is as it was: look at both, and say it again",
                 )),
                 other => Err(Error::bug(format!("it was answered {other:?}"))),
             }));
         };
-        tablet.ask(Asking { key, op: Op::Resolve { stream, place } }, Box::new(told));
+        let msg::Resolve { session, sequence, below, keep, .. } = resolve;
+        let (asked, said) = (Asked { session, sequence, below }, Place::default());
+        let op = Op::Resolve { asked, stream, place, said, keep: keep.map(expected) };
+        tablet.ask(Asking { key, op }, Box::new(told));
     }
 }
 

@@ -301,7 +301,7 @@ impl State {
         for (region, _) in &self.regions {
             for stream in region.tablet.streams() {
                 for entry in stream.behind(0, usize::MAX) {
-                    let Body::Change(change) = &entry.body else { continue };
+                    let Some(change) = entry.body.change() else { continue };
                     let at = (stream.id(), entry.place);
                     if !written.iter().any(|w| (w.stream, w.place) == at) {
                         let behind = self.behind(change, region);

@@ -4,11 +4,10 @@
 
 use super::Region;
 use super::lead::{BATCH, BATCH_BYTES, Lead};
-use crate::entry::{Body, Entry, Refusal, StreamEntry};
-use crate::ids::{RegionId, StreamId};
-use crate::message::{Answer, Asker, Message, Op, Request};
+use crate::entry::{Body, Entry, Refusal, Resolution};
+use crate::ids::{Place, RegionId, StreamId};
+use crate::message::{Asker, Expect, Message, Op, Request};
 use crate::record::Record;
-use crate::sessions::Outcome;
 use crate::tablet::Mode;
 use crate::tablet::branch::{Branch, BranchId};
 use holdfast_base::{Error, Result};
@@ -142,9 +141,15 @@ impl Region {
         request: &Request,
         record: Option<&Record>,
     ) -> bool {
-        let is_write = matches!(request.op, Op::Write { .. });
+        let is_write = matches!(request.op, Op::Write { .. } | Op::Resolve { .. });
         if self.mode() == Mode::Strong || !is_write || planted!("table.sealed-out-of-order") {
             return false;
+        }
+        if let Some(id) = request.resolves().filter(|id| id.stream != home) {
+            let said = self.says_at(&id).number;
+            if said > 0 && self.has_alone(id.stream).is_some_and(|from| said > from) {
+                return true;
+            }
         }
         match record {
             Some(record) if record.stream == home => false,
@@ -195,22 +200,21 @@ impl Region {
             let leader = self.leader(branch.id.stream);
             match leader == self.me {
                 true => self.say_branch(branch),
-                false => self.send(leader, Message::Branch(branch)),
+                false => {
+                    let shown = self.tablet.shown(branch.id.stream).place.number;
+                    self.send(leader, Message::Branch { branch, shown });
+                }
             }
         }
     }
 
-    /// Another region has a branch to say, and does not know what its stream says behind what it follows: there it
-    /// may have been said by another one that had it, and be resolved.
-    pub(super) fn branch_told(&mut self, from: RegionId, branch: Branch) {
-        let stream = branch.id.stream;
-        let Some(has) = self.leads.get(&stream).and_then(|lead| lead.matched_by(from)) else {
-            return;
-        };
-        let mut behind = self.tablet.stream(stream).behind(has, usize::MAX).iter();
-        let resolves =
-            |entry: &StreamEntry| matches!(&entry.body, Body::Resolved(id) if *id == branch.id);
-        if planted!("table.resolved-is-said-again") || !behind.any(resolves) {
+    /// Another region had a branch to say when it showed so much of the stream that the branch is of. Where that is said
+    /// behind this, by another one that had it too, somebody may have seen to it already; and what everybody shows by
+    /// now, the other one does.
+    pub(super) fn branch_told(&mut self, branch: Branch, shown: u64) {
+        let stream = self.tablet.stream(branch.id.stream);
+        let was_said = shown < stream.forgotten_to().number || stream.says_at(&branch.id).number > shown;
+        if !was_said || planted!("table.resolved-is-said-again") {
             self.say_branch(branch);
         }
     }
@@ -225,18 +229,41 @@ impl Region {
         }
     }
 
-    /// Somebody has seen to a branch: whoever leads its stream says so there, behind it. Answers which one, if this
-    /// region does not.
-    pub(super) fn resolve(&mut self, asker: Asker, id: BranchId) -> Option<StreamId> {
-        let (stream, place) = (id.stream, id.place);
-        if !self.tablet.branches().said().contains_key(&id) {
-            let outcome = Outcome::Refused(Refusal::Absent);
-            self.answer(asker, Answer::Done { outcome, stream, place });
-        } else if self.leads(stream) {
-            self.decide(stream, Body::Resolved(id), None, Some(asker));
-        } else {
-            return Some(stream);
+    /// Where a branch was said, as far as that is in memory here: what is not, every region shows.
+    pub(super) fn says_at(&self, id: &BranchId) -> Place {
+        let mut streams = self.tablet.streams();
+        let stream = streams.find(|stream| stream.id() == id.stream);
+        stream.map_or(Place::default(), |stream| stream.says_at(id))
+    }
+
+    /// Somebody has seen to a branch: whoever leads where its key is at home says so, with the record's next version if
+    /// the branch is kept. So of two who see to it, one does, and no write comes between.
+    pub(super) fn resolve(&mut self, home: StreamId, asker: Asker, request: Request) {
+        let Some(id) = request.resolves() else { return };
+        let Op::Resolve { asked, said, keep, .. } = request.op.clone() else { return };
+        if !self.tablet.passed(id.stream, said) {
+            return self.park(asker, request, 1, Some((id.stream, said)));
         }
-        None
+        let is_resolved = self.leads.values().any(|lead| lead.resolves(&id))
+            && !planted!("table.resolved-by-two");
+        let branch = self.tablet.branches().said().get(&id).filter(|_| !is_resolved);
+        let Some(value) = branch.map(|branch| branch.value.clone()) else {
+            return self.refuse(home, (asked, asker), Refusal::NoBranch);
+        };
+        let is_deleted = value.is_none();
+        let next = keep.map(|expect| {
+            // What is deleted on both sides is so already.
+            match self.next_version(id.key.clone(), value, expect, asker.region) {
+                Err(Refusal::Absent) if is_deleted && expect == Expect::Absent => Ok(None),
+                next => next.map(Some),
+            }
+        });
+        match next.unwrap_or(Ok(None)) {
+            Ok(change) => {
+                let resolution = Resolution { said: self.says_at(&id), id, change };
+                self.decide(home, Body::Resolves(resolution), Some(asked), Some(asker));
+            }
+            Err(refusal) => self.refuse(home, (asked, asker), refusal),
+        }
     }
 }
