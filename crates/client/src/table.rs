@@ -33,6 +33,11 @@ impl Client {
         self.ask(wire::OP_TABLE_MAKE, make)
     }
 
+    /// Drops a table, in all of its regions; those that are away drop it once they are back.
+    pub fn table_drop(&mut self, table: &str) -> Result<msg::Dropped> {
+        self.ask(wire::OP_TABLE_DROP, &msg::DropTable { table: table.to_owned() })
+    }
+
     /// The tables that there are.
     pub fn tables(&mut self) -> Result<Vec<TableInfo>> {
         self.ask(wire::OP_TABLE_LIST, &())

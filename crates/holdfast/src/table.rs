@@ -94,6 +94,8 @@ pub enum Table {
         #[arg(long)]
         backwards: bool,
     },
+    /// Drop a table with all that it has, in all of its regions; one that is away drops it when it is back
+    Drop { table: String },
     /// Go on without a region that is lost, in a timeline table: what is at home there can be written again,
     /// from where the furthest of the other regions has followed. What it had alone comes back as branches
     Seal {
@@ -201,6 +203,18 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             describe(&client.table_make(&make)?, false, out)
         }
         Table::Ls => client.tables()?.iter().try_for_each(|info| describe(info, false, out)),
+        Table::Drop { table } => {
+            let away = client.table_drop(table)?.away;
+            for region in &away {
+                output::aside(format_args!(
+                    "region {region} cannot be reached, and drops it once it is back"
+                ));
+            }
+            out.line(
+                || "dropped".to_owned(),
+                || json!({"table": table, "dropped": true, "away": away}),
+            )
+        }
         Table::Describe { table } => describe(&client.table_describe(table)?, true, out),
         Table::Put { table, key, value, file, only, session } => {
             let value = match (value, file) {

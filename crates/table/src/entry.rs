@@ -259,9 +259,7 @@ impl Decode for Entry {
             }
             7 => Entry::Settled(Vec::decode(reader)?),
             9 => Entry::Image(Part::decode(reader)?),
-            10 => {
-                Entry::Lost { region: RegionId::decode(reader)?, is_lost: bool::decode(reader)? }
-            }
+            10 => Entry::Lost { region: RegionId::decode(reader)?, is_lost: bool::decode(reader)? },
             _ => return Err(DecodeError::BadValue("entry")),
         })
     }

@@ -9,7 +9,6 @@ use crate::region::{Effect, Region, Sealing, Settings};
 use crate::regions::Regions;
 use crate::tablet::Tablet;
 use crate::view::{Made, TabletView};
-use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
@@ -45,8 +44,10 @@ pub struct OpenTablet {
     /// An entry is on its way that says which start of the region this is.
     starting: AtomicBool,
     /// Of what it was made as: see [`OpenTablet::form`].
-    form: OnceLock<u32>,
+    form: Mutex<Option<u32>>,
     hand: Mutex<Hand>,
+    /// Held by who carries out effects.
+    carrying: Mutex<()>,
     waiting: Mutex<BTreeMap<u64, Done<Answer>>>,
     clients: AtomicU64,
     /// Why the last append failed; none once another one came through.
@@ -65,8 +66,9 @@ impl OpenTablet {
             regions,
             settings: OnceLock::new(),
             starting: AtomicBool::new(false),
-            form: OnceLock::new(),
+            form: Mutex::default(),
             hand: Mutex::new(Hand::Free),
+            carrying: Mutex::default(),
             waiting: Mutex::default(),
             clients: AtomicU64::new(0),
             failure: Mutex::default(),
@@ -130,14 +132,33 @@ impl OpenTablet {
         heard.flatten()
     }
 
-    /// What it was made as, the same in all its regions; each message has it, and it stays.
+    /// What it was made as, the same in all its regions; each message has it, and it stays until it is dropped.
     fn form(&self) -> Option<u32> {
-        if let Some(form) = self.form.get() {
-            return Some(*form);
+        let mut form = self.form.held();
+        if form.is_none() {
+            *form = self.fold.read_last(|view| view.made()).map(|made| made.checksum());
         }
-        let made = self.fold.read_last(|view| view.made())?;
-        let form = crc32c(&Made { region: RegionId::default(), ..made }.to_bytes());
-        Some(*self.form.get_or_init(|| form))
+        *form
+    }
+
+    /// It was dropped, or made again: nothing of the tablet before goes on. Whoever waits for that one hears so, and
+    /// what it was about to append is appended before this returns, so in front of what is made next.
+    pub fn begins_anew(&self) {
+        drop(self.carrying.held());
+        (*self.form.held(), *self.failure.held()) = (None, None);
+        let waiting = std::mem::take(&mut *self.waiting.held());
+        for done in waiting.into_values() {
+            let table = &self.name.0;
+            done(Err(Error::not_found(format!("use table `{table}`: it was dropped meanwhile"))));
+        }
+    }
+
+    /// What this tablet was made as before it was dropped, if a message is of that one.
+    pub fn dropped_as(&self, told: &Told) -> Option<Made> {
+        match self.form() == Some(told.form) {
+            true => None,
+            false => self.fold.read_last(|view| view.dropped_as(told.form)),
+        }
     }
 
     /// Asks for one record; `done` is called once, on any thread.
@@ -194,6 +215,7 @@ impl OpenTablet {
             }
             *hand = Hand::Busy;
         }
+        let _carries = self.carrying.held();
         loop {
             while let Ok(effects) = self.with_region(Region::effects)
                 && !effects.is_empty()

@@ -182,7 +182,10 @@ fn branches_have_these_bytes() {
         let body = Body::Resolves(Resolution { id: branch(None).id, said, change });
         let resolves = stream_entry(body, None);
         let said = format!("{BEFORE} {two}");
-        assert_eq!(resolves.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 09 {id} {said} {text}")));
+        assert_eq!(
+            resolves.to_bytes(),
+            bytes(&format!("{PLACE} {BEFORE} 00 09 {id} {said} {text}"))
+        );
         assert_eq!(resolves.encoded_bytes(), resolves.to_bytes().len() as u64);
         assert_eq!(StreamEntry::from_bytes(&resolves.to_bytes()), Ok(resolves));
     }
@@ -192,7 +195,9 @@ fn branches_have_these_bytes() {
     let said = Place::new(Epoch::new(1, RegionId(2)), 2);
     let no_place = "00".repeat(16);
     let asked_text = "0400000000000000 0500000000000000 0500000000000000";
-    for (keep, text) in [(None, "00".to_owned()), (Some(Expect::Version(2)), format!("01 03 {two}"))] {
+    for (keep, text) in
+        [(None, "00".to_owned()), (Some(Expect::Version(2)), format!("01 03 {two}"))]
+    {
         let op = Op::Resolve { asked, stream, place, said, keep };
         let request = Request { key: key.clone(), op };
         let asks = Message::Forward { asker, request, hops: 7, after: None };
@@ -286,7 +291,8 @@ fn a_tablet_that_knows_of_a_lost_region_is_kept_in_these_bytes() {
     }
     let kept = snapshot(&tablet);
     assert!(kept.ends_with(&bytes("04 02")), "{kept:x?}");
-    let mut restored = read_all(&kept, |source| Tablet::restore(&form, RegionId(0), source)).unwrap();
+    let mut restored =
+        read_all(&kept, |source| Tablet::restore(&form, RegionId(0), source)).unwrap();
     assert_eq!((snapshot(&restored), restored.lost()), (kept, Some(RegionId(2))));
     assert_eq!(call(&mut restored, 2, false), Accepted::Yes);
     assert_eq!((snapshot(&restored).last(), restored.lost()), (Some(&0), None));
@@ -393,7 +399,7 @@ fn a_tablet_is_made_and_kept_in_these_bytes() {
     let mut written = Vec::new();
     collect(&mut written, |out| apart(out, &mut || Ok(())));
     assert_eq!(written, snapshot, "apart from the view it is the same");
-    let later = view.apply(Index(4), &bytes("01 0b"));
+    let later = view.apply(Index(4), &bytes("01 0c"));
     assert!(matches!(later, Applied::UnknownVersion(_)), "{later:?}");
     assert!(matches!(view.apply(Index(5), &made.command()), Applied::Refused(_)));
 }

@@ -328,7 +328,9 @@ fn who_is_not_lost_is_not_sealed() {
 
 fn outcomes(effects: &[Effect]) -> Vec<(u64, Outcome)> {
     let outcome = |effect: &Effect| match effect {
-        Effect::Answer { client, answer: Answer::Done { outcome, .. } } => Some((*client, *outcome)),
+        Effect::Answer { client, answer: Answer::Done { outcome, .. } } => {
+            Some((*client, *outcome))
+        }
         Effect::Answer { client, answer } => panic!("{client} was told {answer:?}"),
         _ => None,
     };
@@ -441,10 +443,7 @@ fn nobody_shows_that_a_branch_is_resolved_before_it_was_said() {
     let origin = RegionId(0);
     let change = Some(Change { key, version: 1, after: 0, home, origin, kind });
     let resolution = Resolution { id: branch.id.clone(), said, change };
-    let entries = [
-        entry(home, Body::Resolves(resolution)),
-        entry(of, Body::Branch(branch)),
-    ];
+    let entries = [entry(home, Body::Resolves(resolution)), entry(of, Body::Branch(branch))];
     let form = Form::new(Mode::Timeline, 3);
     for order in [[0, 1], [1, 0]] {
         let mut tablet = Tablet::new(&form, RegionId(2));

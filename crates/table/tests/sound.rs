@@ -5,9 +5,7 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::random::Random;
 use holdfast_base::stream;
 use holdfast_env::trial::Trial;
-use holdfast_table::entry::{
-    Asked, Body, Change, ChangeKind, Refusal, Resolution, StreamEntry,
-};
+use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Refusal, Resolution, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
 use holdfast_table::record::Record;

@@ -176,6 +176,31 @@ pub struct Adopt {
 }
 codec_struct!(Adopt { by, table, tablets });
 
+/// Drops a table, in all of its regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DropTable {
+    pub table: String,
+}
+codec_struct!(DropTable { table });
+
+/// A table is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The regions that could not be told, and drop it once they are back.
+    pub away: Vec<u8>,
+}
+codec_struct!(Dropped { away });
+
+/// From one region to another: tablets that were made by these entries are dropped, and no others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The region that says so.
+    pub by: u8,
+    pub table: String,
+    pub tablets: Vec<Vec<u8>>,
+}
+codec_struct!(Gone { by, table, tablets });
+
 /// From one region to another, what its tablets say; the body has a list of [`Told`]. Nothing is answered but
 /// that it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

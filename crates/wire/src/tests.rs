@@ -565,6 +565,9 @@ fn table_messages(m: &mut Messages) {
     let (table, keep) = (name.clone(), Some(table::Expect::Version { version: 11 }));
     let resolve = table::Resolve { table, branch, session: 8, sequence: 9, below: 10, keep };
     m.add("table::Resolve", resolve);
+    m.add("table::DropTable", table::DropTable { table: name.clone() });
+    m.add("table::Dropped", table::Dropped { away: vec![2] });
+    m.add("table::Gone", table::Gone { by: 1, table: name.clone(), tablets: vec![vec![2]] });
     let scan = table::Scan {
         table: name,
         from: key.clone(),

@@ -67,7 +67,10 @@ impl Waits {
             ),
             Waits::Asked(why) => format!("waiting: {why}"),
             Waits::Promises(of) => {
-                format!("it is written down that region {lost} is lost: waiting: {}", Waits::missing(of))
+                format!(
+                    "it is written down that region {lost} is lost: waiting: {}",
+                    Waits::missing(of)
+                )
             }
         }
     }

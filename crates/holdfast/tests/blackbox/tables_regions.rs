@@ -378,3 +378,41 @@ fn regions_that_are_set_up_wrongly_are_told_what_to_do() {
     create(&regions, "u").ok();
     regions.node(2).run(&["table", "put", "u", "x", "1"]).ok();
 }
+
+/// A table is dropped while a region is away, which drops it when it is back; another one of its name has nothing of it.
+#[test]
+fn a_table_is_dropped_by_a_region_that_was_away_too() {
+    let mut regions = Regions::start(false);
+    let t = |regions: &Regions, region: usize, words: &[&str]| {
+        regions.node(region).run(&[&["table"], words].concat())
+    };
+    t(&regions, 0, &["drop", "t"]).refused(&["there is none"]);
+    t(&regions, 0, &["create", "t", "--tablets", "2"]).ok();
+    for key in ["a", "b", "c"] {
+        t(&regions, 2, &["put", "t", key, "before"]).ok();
+    }
+    regions.settle();
+    regions.kill(2);
+    let dropped = t(&regions, 1, &["drop", "t"]);
+    assert!(dropped.err.contains("region 2 cannot be reached"), "{dropped:?}");
+    assert_eq!(dropped.ok().trim(), "dropped");
+    for words in [&["get", "t", "a"][..], &["put", "t", "a", "x"], &["scan", "t"], &["drop", "t"]] {
+        for region in [0, 1] {
+            t(&regions, region, words).refused(&["table `t`", "it was dropped"]);
+        }
+    }
+    assert!(!t(&regions, 0, &["ls"]).ok().contains("t  timeline"));
+    regions.begin(2);
+    let gone = || t(&regions, 2, &["get", "t", "a"]);
+    let is_gone = |told: &crate::common::Finished| told.err.contains("it was dropped");
+    assert!((0..ATTEMPTS).any(|_| is_gone(&gone())), "{:?}", gone());
+    let create = || t(&regions, 2, &["create", "t", "--tablets", "2"]);
+    assert!((0..1000).any(|_| create().code == Some(0)), "{:?}", create());
+    assert_eq!(t(&regions, 2, &["put", "t", "a", "after"]).ok().trim(), "version 1");
+    assert_eq!(regions.settle().len(), 1);
+    for region in 0..3 {
+        regions.kill(region);
+        regions.begin(region);
+    }
+    assert_eq!(regions.settle().len(), 1);
+}

@@ -265,6 +265,7 @@ impl Part {
             (wire::OP_TABLE_SEAL, seal.to_bytes(), true),
             (wire::OP_TABLE_BRANCHES, branches.to_bytes(), false),
             (wire::OP_TABLE_RESOLVE, resolve.to_bytes(), true),
+            (wire::OP_TABLE_DROP, table::DropTable { table: table() }.to_bytes(), true),
         ]
     }
 
@@ -403,6 +404,10 @@ fn of_region(by: u8) -> Vec<(u16, Vec<u8>)> {
         (wire::OP_TABLE_PREPARE, prepare.to_bytes()),
         (wire::OP_TABLE_ADOPT, adopt.to_bytes()),
         (wire::OP_TABLE_TELL, table::Tell { by }.to_bytes()),
+        (
+            wire::OP_TABLE_GONE,
+            table::Gone { by, table: "t".into(), tablets: Vec::new() }.to_bytes(),
+        ),
     ]
 }
 

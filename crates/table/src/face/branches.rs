@@ -1,7 +1,7 @@
 //! A region that is lost, and what it had alone: its streams are sealed, and its branches listed and resolved.
 
-use super::{TICK_NS, TableFace};
 use super::form::expected;
+use super::{TICK_NS, TableFace};
 use crate::entry::{Asked, Refusal};
 use crate::ids::{Epoch, Place, RegionId, StreamId};
 use crate::message::{Answer, Op, Request as Asking};

@@ -169,7 +169,13 @@ impl Region {
         self.send(leader, Message::Forward { asker, request, hops: hops + 1, after });
     }
 
-    pub(super) fn park(&mut self, asker: Asker, request: Request, hops: u8, until: Option<(StreamId, Place)>) {
+    pub(super) fn park(
+        &mut self,
+        asker: Asker,
+        request: Request,
+        hops: u8,
+        until: Option<(StreamId, Place)>,
+    ) {
         let parked = Parked { asker, request, hops, until, ticks: 0 };
         let bytes = self.parked_bytes + parked.bytes();
         let many = self.parked.len() >= PARKED_MAX.size() || bytes > PARKED_BYTES_MAX.get();

@@ -37,7 +37,9 @@ const _: () = {
     let record = KEY_BYTES_MAX + VALUE_BYTES_MAX;
     assert!(FOLLOWED_BYTES + CHANGE_BYTES + record <= ENTRY_BYTES_MAX);
     assert!(FOLLOWED_BYTES + BRANCH_BYTES + record <= ENTRY_BYTES_MAX);
-    assert!(FOLLOWED_BYTES + BRANCH_BYTES + CHANGE_BYTES + KEY_BYTES_MAX + record <= ENTRY_BYTES_MAX);
+    assert!(
+        FOLLOWED_BYTES + BRANCH_BYTES + CHANGE_BYTES + KEY_BYTES_MAX + record <= ENTRY_BYTES_MAX
+    );
     assert!(FOLLOWED_BYTES + BATCH_BYTES.usual() as usize <= ENTRY_BYTES_MAX);
 };
 

@@ -57,7 +57,9 @@ impl Region {
         }
         if self.tablet.lost() != Some(lost) {
             self.call_lost(lost, true);
-            return Err(Error::retry("it is being written down that the region is lost: ask again"));
+            return Err(Error::retry(
+                "it is being written down that the region is lost: ask again",
+            ));
         }
         self.heed_lost();
         let is_led = |stream: StreamId| {
@@ -213,7 +215,8 @@ impl Region {
     /// now, the other one does.
     pub(super) fn branch_told(&mut self, branch: Branch, shown: u64) {
         let stream = self.tablet.stream(branch.id.stream);
-        let was_said = shown < stream.forgotten_to().number || stream.says_at(&branch.id).number > shown;
+        let was_said =
+            shown < stream.forgotten_to().number || stream.says_at(&branch.id).number > shown;
         if !was_said || planted!("table.resolved-is-said-again") {
             self.say_branch(branch);
         }

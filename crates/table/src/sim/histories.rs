@@ -365,12 +365,16 @@ impl History {
     /// does it, unless he was to replace a version that is none any more, and then it is as it was.
     fn resolve_everything(&mut self, world: &mut World) -> Result<(), String> {
         let said = |world: &World| {
-            world.region(0).map(|region| region.tablet().branches().said().clone()).unwrap_or_default()
+            world
+                .region(0)
+                .map(|region| region.tablet().branches().said().clone())
+                .unwrap_or_default()
         };
         for (turn, (id, branch)) in said(world).into_iter().enumerate() {
             sometimes!("a branch was resolved");
             let regions = world.regions().min(CLIENTS);
-            let record = world.region(0).and_then(|region| region.tablet().record(&id.key).cloned());
+            let record =
+                world.region(0).and_then(|region| region.tablet().record(&id.key).cloned());
             let alive = record.filter(|record| record.value.is_some());
             let expect = alive.map_or(Expect::Absent, |record| Expect::Version(record.version));
             let keeps = match turn % 4 {

@@ -6,9 +6,9 @@ use crate::ids::{LogId, RegionId};
 use crate::message::{Answer, Message, Request};
 use crate::region::{Effect, Region, Sealing, Settings};
 use crate::tablet::{Form, Tablet};
-use holdfast_base::{Error, Result};
 use holdfast_base::random::Random;
 use holdfast_base::stream::{Source, collect, read_all};
+use holdfast_base::{Error, Result};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
