@@ -1,5 +1,6 @@
 //! An operator says once that a region is lost, and is told that it is written down. Whatever starts anew from then
-//! on, at any moment, the order is carried out: processes end at drawn times between any two steps.
+//! on, at any moment, the order is carried out: processes end at drawn times between any two steps. And two regions of
+//! five that are lost at once.
 
 use holdfast_base::random::Random;
 use holdfast_env::trial::Trial;
@@ -149,4 +150,140 @@ fn an_order_outlives_every_process() {
 fn an_order_that_is_only_remembered_is_forgotten() {
     let _entered = Trial::new().planting("table.lost-in-memory-only").enter();
     assert!((0..SEEDS).any(|seed| story(seed).is_err()), "no start forgot it");
+}
+
+/// Five regions, of which the last two are lost at once after each had written; how far all got with their writes.
+fn two_of_five(mode: Mode, seed: u64, clients: &mut Clients) -> Result<World, String> {
+    let mut random = Random::new(seed);
+    let costs = Costs { jitter_us: 1 + random.below(40_000), ..Costs::default() };
+    let form = Form::new(mode, 5);
+    let mut world = World::new(form, Settings::default(), costs, Distance::five(), random.next());
+    world.run_until(2 * SECOND, clients);
+    for at in 0..5 {
+        if !clients.writes(&mut world, at, &format!("home {at}"), 10 * SECOND) {
+            return Err(format!("region {at} cannot write"));
+        }
+    }
+    world.run_until(world.now_us() + 2 * SECOND, clients);
+    // The second of them decides on what the first one has written, or does not get it any more.
+    let at = 3 + random.below(2) as usize;
+    if !clients.writes(&mut world, at, "home 3", 10 * SECOND) {
+        return Err(format!("region {at} cannot write what is at home in 3"));
+    }
+    for at in [3, 4] {
+        world.run_until(world.now_us() + random.below(300 * MS), clients);
+        world.kill(at);
+    }
+    Ok(world)
+}
+
+/// Whether these regions can write what is at home in each of five.
+fn all_write(clients: &mut Clients, world: &mut World, by: &[usize]) -> Result<(), String> {
+    for at in by {
+        for home in 0..5 {
+            if !clients.writes(world, *at, &format!("home {home}"), 30 * SECOND) {
+                return Err(format!("region {at} cannot write what is at home in {home}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn all_equal(world: &World) -> Result<(), String> {
+    let first = world.region(0).ok_or("region 0 does not run")?.tablet();
+    let lines: Vec<u64> = (0..5)
+        .filter_map(|at| Some(first.record(format!("home {at}").as_bytes())?.version))
+        .collect();
+    match world.running().all(|region| region.tablet().records() == first.records()) {
+        true if lines.len() == 5 => Ok(()),
+        _ => Err(format!("records differ: region 0 has versions {lines:?}")),
+    }
+}
+
+/// Of a strong table the majority goes on: what was acknowledged is there, nobody has to say anything, and who comes
+/// back follows and has its stream again.
+#[test]
+fn two_of_five_are_lost_and_a_strong_table_goes_on() {
+    for seed in 0..SEEDS / 2 {
+        let _entered = Trial::drawn(seed).enter();
+        let clients = &mut Clients::default();
+        let told = two_of_five(Mode::Strong, seed, clients).and_then(|mut world| {
+            all_write(clients, &mut world, &[0, 1, 2])?;
+            world.run_until(world.now_us() + 2 * SECOND, clients);
+            // Two writes before the loss, of home 3; three of each since.
+            let version = |home: usize| {
+                let tablet = world.region(0)?.tablet();
+                tablet.record(format!("home {home}").as_bytes()).map(|record| record.version)
+            };
+            if [0, 3, 4].map(version) != [Some(4), Some(5), Some(4)] {
+                return Err(format!("acknowledged and lost: {:?}", [0, 3, 4].map(version)));
+            }
+            world.heal();
+            world.run_until(world.now_us() + 60 * SECOND, clients);
+            if (0..5u8)
+                .any(|at| !world.region(usize::from(at)).is_some_and(|r| r.leads(StreamId(at))))
+            {
+                return Err("a region has not its stream again".to_owned());
+            }
+            all_equal(&world)
+        });
+        assert_eq!(told, Ok(()), "seed {seed}");
+    }
+}
+
+/// Of a timeline table one region may be called lost at a time: what the second had decided on what only the first had
+/// said would wait for ever. Whoever calls both lost is told which promise is missing, and nothing is cut off; once one
+/// of them is back, the other one is sealed.
+#[test]
+fn two_of_five_are_lost_and_a_timeline_table_waits_for_one_of_them() {
+    for seed in 0..SEEDS / 2 {
+        let _entered = Trial::drawn(seed).enter();
+        let clients = &mut Clients::default();
+        let told = two_of_five(Mode::Timeline, seed, clients).and_then(|mut world| {
+            let say = |world: &mut World, clients: &mut Clients, by: usize, lost: usize| {
+                for _ in 0..200 {
+                    let told = world.seal(by, lost);
+                    world.run_until(world.now_us() + 100 * MS, clients);
+                    match told {
+                        Ok(Sealing::Waits(missing)) if missing.len() == 1 => return Ok(missing),
+                        Err(e) if e.kind != holdfast_base::Kind::Retry => return Err(e.to_string()),
+                        _ => {}
+                    }
+                }
+                Ok(Vec::new())
+            };
+            // By one region, or each by another one.
+            let other = (seed % 2) as usize;
+            let missing = (say(&mut world, clients, 0, 3)?, say(&mut world, clients, other, 4)?);
+            if missing != (vec![RegionId(4)], vec![RegionId(3)]) {
+                return Err(format!("the promises that are missing: {missing:?}"));
+            }
+            world.run_until(world.now_us() + 30 * SECOND, clients);
+            if world.running().any(|region| region.leads(StreamId(3)) || region.leads(StreamId(4)))
+            {
+                return Err("a stream was sealed without a promise".to_owned());
+            }
+            // What is at home in who is there is written on.
+            for at in 0..3 {
+                if !clients.writes(&mut world, at, &format!("home {at}"), 10 * SECOND) {
+                    return Err(format!("region {at} cannot write what is at home there"));
+                }
+            }
+            world.start(4);
+            world.run_until(world.now_us() + 10 * SECOND, clients);
+            let sealed = (0..200).any(|_| {
+                let told = world.seal(0, 3);
+                world.run_until(world.now_us() + 100 * MS, clients);
+                told == Ok(Sealing::Done)
+            });
+            if !sealed {
+                return Err("region 3 is not sealed, though all others are there".to_owned());
+            }
+            all_write(clients, &mut world, &[0, 1, 2, 4])?;
+            world.heal();
+            world.run_until(world.now_us() + 60 * SECOND, clients);
+            all_equal(&world)
+        });
+        assert_eq!(told, Ok(()), "seed {seed}");
+    }
 }

@@ -35,19 +35,12 @@ enum Waits {
 }
 
 impl Waits {
-    fn of(sealed: &Sealed) -> Waits {
-        match sealed.heard_for_ms {
-            0 => Waits::Promises(sealed.waits_for.clone()),
-            ms => Waits::Silence(ms),
-        }
-    }
-
-    /// Whether it is something else than before.
-    fn kind(&self) -> (u8, Vec<u8>) {
+    /// What is told once.
+    fn kind(&self) -> u8 {
         match self {
-            Waits::Silence(_) => (0, Vec::new()),
-            Waits::Asked(_) => (1, Vec::new()),
-            Waits::Promises(of) => (2, of.clone()),
+            Waits::Silence(_) => 0,
+            Waits::Asked(_) => 1,
+            Waits::Promises(_) => 2,
         }
     }
 
@@ -101,13 +94,20 @@ impl TableClient<'_> {
     /// is no other region of the table, or the table is strong.
     pub fn seal(&mut self, lost: u8, within: Duration, mut tell: impl FnMut(&str)) -> Result<()> {
         let begun = RealClock::new();
-        let mut told = None;
+        let (mut told, mut missing) = (None, Vec::new());
         loop {
             let seal = msg::Seal { table: self.table.clone(), lost };
             let answer = self.send(wire::OP_TABLE_SEAL, &seal, &[]);
             let waits = match answer.and_then(|answer| decoded::<Sealed>(answer.meta())) {
                 Ok(sealed) if sealed.are_led => return Ok(()),
-                Ok(sealed) => Waits::of(&sealed),
+                Ok(sealed) if sealed.heard_for_ms > 0 => Waits::Silence(sealed.heard_for_ms),
+                Ok(sealed) => {
+                    // Between two attempts nobody is asked.
+                    if !sealed.waits_for.is_empty() {
+                        missing = sealed.waits_for;
+                    }
+                    Waits::Promises(missing.clone())
+                }
                 Err(e) if e.kind == Kind::Retry => Waits::Asked(e.message),
                 Err(e) => return Err(e),
             };
@@ -117,9 +117,8 @@ impl TableClient<'_> {
                 return Err(Error::retry(waits.why_not()).context(doing));
             }
             let kind = waits.kind();
-            if told.as_ref() != Some(&kind) {
+            if told.replace(kind) != Some(kind) {
                 tell(&waits.sentence(lost));
-                told = Some(kind);
             }
             rest(LOOK);
         }

@@ -361,7 +361,7 @@ impl State {
                     return None;
                 }
                 // It is written down first.
-                let _ = region.seal(lost);
+                self.carry_out(at, |region| drop(region.seal(lost)), None);
                 // Whoever says so waits for what comes of it.
                 self.carry_out(at, Region::tick, loses)
             }
