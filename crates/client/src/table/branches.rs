@@ -47,7 +47,9 @@ impl Waits {
     fn missing(of: &[u8]) -> String {
         let others: Vec<String> = of.iter().map(|of| format!("region {of}")).collect();
         match others.is_empty() {
-            true => "another region is to lead it, and does not yet".to_owned(),
+            true => "another region has claimed a home, and does not lead it yet (`table describe` names it): where it waits \
+                     for this one, say the same there"
+                .to_owned(),
             false => format!("{} did not promise yet", others.join(", ")),
         }
     }
