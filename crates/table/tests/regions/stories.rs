@@ -15,7 +15,8 @@ use holdfast_table::tablet::Form;
 use holdfast_table::view::Made;
 use holdfast_wire::table::{self as msg, Expect, Row, TableMode, Written};
 use holdfast_wire::{
-    OP_TABLE_ADOPT, OP_TABLE_DROP, OP_TABLE_MAKE, OP_TABLE_PREPARE, OP_TABLE_TELL, OP_TABLE_WRITE,
+    OP_TABLE_ADOPT, OP_TABLE_DROP, OP_TABLE_GONE, OP_TABLE_MAKE, OP_TABLE_PREPARE, OP_TABLE_TELL,
+    OP_TABLE_WRITE,
 };
 use std::sync::{Arc, Mutex};
 
@@ -224,7 +225,13 @@ async fn lie(visitor: &Visitor, to: u8, made: &Made) -> Result<()> {
         true => Made { form: Form::new(TableMode::Timeline, 1), ..made.clone() },
         false => made.clone(),
     };
-    let (opcode, meta, body) = match visitor.below(6) {
+    let (opcode, meta, body) = match visitor.below(7) {
+        // A table in which it has a part it may drop.
+        6 => {
+            let table = if table == TABLE { OWN.to_owned() } else { table };
+            let gone = msg::Gone { by: 2, table, tablets: vec![made.to_bytes(); 2] };
+            (OP_TABLE_GONE, gone.to_bytes(), None)
+        }
         0 => {
             let after = (0..visitor.below(4)).map(|_| number()).collect();
             let tablets = visitor.below(4) as u16;
