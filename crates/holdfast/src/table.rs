@@ -12,7 +12,7 @@ use holdfast_client::{Client, SEALED_WITHIN, TableClient, TableWrite};
 use holdfast_command::output::{self, Output};
 use holdfast_env::local;
 use holdfast_wire::table::{
-    Expect, Level, Make, Page, Record, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
+    Expect, Level, Make, Page, Record, RegionInfo, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
 };
 use serde_json::{Value, json};
 use std::fs::File;
@@ -428,16 +428,7 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
             }
         }
         for other in info.others.iter().filter(|other| each || !other.trouble.is_empty()) {
-            let heard = match (other.trouble.as_str(), other.heard_ms) {
-                ("", None) => "not heard yet".to_owned(),
-                ("", Some(ms)) => format!("heard {ms} ms ago"),
-                (trouble, _) => format!("cannot be reached: {trouble}"),
-            };
-            let lost = match other.is_called_lost {
-                true => ", called lost (`holdfast table seal`)",
-                false => "",
-            };
-            line += &format!("\n    region {}: {heard}{lost}", other.region);
+            line += &format!("\n    region {}: {}", other.region, heard(other));
         }
         line
     };
@@ -463,4 +454,17 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
         })
     };
     out.line(line, object)
+}
+
+/// When another region was heard, and whether it is called lost.
+fn heard(other: &RegionInfo) -> String {
+    let heard = match (other.trouble.as_str(), other.heard_ms) {
+        ("", None) => "not heard yet".to_owned(),
+        ("", Some(ms)) => format!("heard {ms} ms ago"),
+        (trouble, _) => format!("cannot be reached: {trouble}"),
+    };
+    match other.is_called_lost {
+        true => format!("{heard}, called lost (`holdfast table seal`)"),
+        false => heard,
+    }
 }

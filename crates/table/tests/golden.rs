@@ -154,23 +154,11 @@ fn branch(value: Option<Value>) -> Branch {
     Branch { id, after: 1, version: 2, value }
 }
 
-/// What a sealed region had alone: as it is said, asked for, sent in an image and kept in a snapshot.
+/// How a branch is seen to.
 #[test]
-fn branches_have_these_bytes() {
-    let (one, two) = ("0100000000000000", "0200000000000000");
+fn resolutions_have_these_bytes() {
+    let two = "0200000000000000";
     let id = format!("01000000 6b 02 {PLACE}");
-    let written = (branch(Some([9].into())), format!("{id} {one} {two} 01 01000000 09"));
-    let deleted = (branch(None), format!("{id} {one} {two} 00"));
-    for (branch, text) in [written, deleted] {
-        let entry = stream_entry(Body::Branch(branch.clone()), None);
-        assert_eq!(entry.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 07 {text}")));
-        assert_eq!(StreamEntry::from_bytes(&entry.to_bytes()), Ok(entry));
-        let tells = Message::Branch { branch: branch.clone(), shown: 2 };
-        has_bytes(&tells, &format!("11 {text} {two}"));
-        let item = Item::Branch(branch);
-        assert_eq!(item.to_bytes(), bytes(&format!("06 {text}")));
-        assert_eq!(Item::from_bytes(&item.to_bytes()), Ok(item));
-    }
     let resolved = stream_entry(Body::Resolved(branch(None).id), None);
     assert_eq!(resolved.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 08 {id}")));
     assert_eq!(StreamEntry::from_bytes(&resolved.to_bytes()), Ok(resolved));
@@ -209,6 +197,25 @@ fn branches_have_these_bytes() {
     let answer = Answer::Done { outcome: Outcome::Resolved, stream, place };
     let answered = Message::Answered { ticket: 9, answer };
     has_bytes(&answered, &format!("02 0900000000000000 01 03 02 {PLACE}"));
+}
+
+/// What a sealed region had alone: as it is said, sent in an image and kept in a snapshot.
+#[test]
+fn branches_have_these_bytes() {
+    let (one, two) = ("0100000000000000", "0200000000000000");
+    let id = format!("01000000 6b 02 {PLACE}");
+    let written = (branch(Some([9].into())), format!("{id} {one} {two} 01 01000000 09"));
+    let deleted = (branch(None), format!("{id} {one} {two} 00"));
+    for (branch, text) in [written, deleted] {
+        let entry = stream_entry(Body::Branch(branch.clone()), None);
+        assert_eq!(entry.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 07 {text}")));
+        assert_eq!(StreamEntry::from_bytes(&entry.to_bytes()), Ok(entry));
+        let tells = Message::Branch { branch: branch.clone(), shown: 2 };
+        has_bytes(&tells, &format!("11 {text} {two}"));
+        let item = Item::Branch(branch);
+        assert_eq!(item.to_bytes(), bytes(&format!("06 {text}")));
+        assert_eq!(Item::from_bytes(&item.to_bytes()), Ok(item));
+    }
 
     // Said by its stream, and cut off here: of the second nobody knows but this region.
     let form = Form::new(Mode::Timeline, 2);
