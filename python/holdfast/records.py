@@ -158,9 +158,9 @@ class Records:
 
     def seal(self, lost: int) -> None:
         """Goes on without a region that is lost, in a timeline table: what is at home there can be written again,
-        from where the furthest of the other regions has followed. Waits until it is so, some seconds; a RetryError
-        where another region cannot be reached: to be said again. InvalidError of one that was heard within five
-        seconds. See docs/tables.md, "Losing a region"."""
+        from where the furthest of the other regions has followed. Waits until it is so, half a minute at most; a
+        RetryError where another region cannot be reached, or this one was heard within five seconds: to be said
+        again. See docs/tables.md, "Losing a region"."""
         self._records.seal(lost)
 
     def branches(self) -> Iterator[Branch]:
@@ -177,8 +177,8 @@ class Records:
         keep   "record" leaves the record as it is; "branch" makes what the branch has its next version
         place  which one, where the key has several
 
-        NotFoundError if there is no such branch; an ExistsError where somebody else wrote the record or saw to the
-        branch meanwhile.
+        One step: NotFoundError if there is no such branch, or somebody else has seen to it; with "branch" an
+        ExistsError where somebody wrote the record meanwhile, and the branch is as it was.
         """
         self._records.resolve(key, keep, place)
 

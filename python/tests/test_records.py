@@ -272,7 +272,7 @@ def test_what_a_lost_region_had_alone_comes_back_as_a_branch(regions):
         order("start", region)
     here = table(1)
     # Whoever was heard a moment ago is not lost.
-    _again(lambda: here.seal(2), lambda _: True, (errors.RetryError, errors.InvalidError))
+    _again(lambda: here.seal(2), lambda _: True, errors.RetryError)
     assert here.put(b"k", b"meanwhile", if_version=1) == 2
     order("start", 3)
     [branch] = _again(lambda: list(here.branches()), bool)

@@ -38,5 +38,5 @@ pub use holdfast_env::{Secret, Secrets};
 pub use log::{LogClient, LogReader, LogWriter};
 pub use scribe::{CategoryReader, ScribePage};
 pub use stream::{FileReader, FileWriter, MultiStream, Run};
-pub use table::{Keep, TableClient, TableWrite};
+pub use table::{Keep, SEALED_WITHIN, TableClient, TableWrite};
 pub use view::ViewClient;

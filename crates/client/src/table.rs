@@ -14,7 +14,7 @@ use holdfast_wire::table::{
 
 mod branches;
 
-pub use branches::Keep;
+pub use branches::{Keep, SEALED_WITHIN};
 
 /// One write, before it has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,11 @@ impl Client {
     /// Makes a table; one that was made with the same words is there.
     pub fn table_make(&mut self, make: &msg::Make) -> Result<TableInfo> {
         self.ask(wire::OP_TABLE_MAKE, make)
+    }
+
+    /// Drops a table, in all of its regions; those that are away drop it once they are back.
+    pub fn table_drop(&mut self, table: &str) -> Result<msg::Dropped> {
+        self.ask(wire::OP_TABLE_DROP, &msg::DropTable { table: table.to_owned() })
     }
 
     /// The tables that there are.

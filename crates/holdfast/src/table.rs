@@ -8,16 +8,17 @@ use clap::{Args, Subcommand, ValueEnum};
 use holdfast_base::ordered::after_prefix;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, TableClient, TableWrite};
+use holdfast_client::{Client, SEALED_WITHIN, TableClient, TableWrite};
 use holdfast_command::output::{self, Output};
 use holdfast_env::local;
 use holdfast_wire::table::{
-    Expect, Level, Make, Page, Record, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
+    Expect, Level, Make, Page, Record, RegionInfo, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
 };
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// `holdfast table ...`.
 #[derive(Subcommand, Debug)]
@@ -93,6 +94,8 @@ pub enum Table {
         #[arg(long)]
         backwards: bool,
     },
+    /// Drop a table with all that it has, in all of its regions; one that is away drops it when it is back
+    Drop { table: String },
     /// Go on without a region that is lost, in a timeline table: what is at home there can be written again,
     /// from where the furthest of the other regions has followed. What it had alone comes back as branches
     Seal {
@@ -100,6 +103,10 @@ pub enum Table {
         /// The region's number
         #[arg(long, value_name = "REGION")]
         lost: u8,
+        /// How long to wait: for the region's silence, if it was heard within five seconds, and for promises of all
+        /// others. Once it waits for those, it is carried out whoever waits
+        #[arg(long, value_name = "SECONDS", default_value_t = SEALED_WITHIN.as_secs())]
+        wait: u64,
     },
     /// List what sealed regions had alone: key, branch, versions, value
     Branches { table: String },
@@ -196,6 +203,18 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             describe(&client.table_make(&make)?, false, out)
         }
         Table::Ls => client.tables()?.iter().try_for_each(|info| describe(info, false, out)),
+        Table::Drop { table } => {
+            let away = client.table_drop(table)?.away;
+            for region in &away {
+                output::aside(format_args!(
+                    "region {region} cannot be reached, and drops it once it is back"
+                ));
+            }
+            out.line(
+                || "dropped".to_owned(),
+                || json!({"table": table, "dropped": true, "away": away}),
+            )
+        }
         Table::Describe { table } => describe(&client.table_describe(table)?, true, out),
         Table::Put { table, key, value, file, only, session } => {
             let value = match (value, file) {
@@ -239,7 +258,9 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             };
             scan(client, table, (from, until), (*limit, *backwards), out)
         }
-        Table::Seal { table, lost } => branch::seal(client, table, *lost, out),
+        Table::Seal { table, lost, wait } => {
+            branch::seal(client, (table, *lost), Duration::from_secs(*wait), out)
+        }
         Table::Branches { table } => branch::list(client, table, out),
         Table::Resolve { table, key, keep, branch } => {
             branch::resolve(client, (table, key), *keep, branch.as_deref(), out)
@@ -407,12 +428,7 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
             }
         }
         for other in info.others.iter().filter(|other| each || !other.trouble.is_empty()) {
-            let heard = match (other.trouble.as_str(), other.heard_ms) {
-                ("", None) => "not heard yet".to_owned(),
-                ("", Some(ms)) => format!("heard {ms} ms ago"),
-                (trouble, _) => format!("cannot be reached: {trouble}"),
-            };
-            line += &format!("\n    region {}: {heard}", other.region);
+            line += &format!("\n    region {}: {}", other.region, heard(other));
         }
         line
     };
@@ -432,9 +448,23 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
             "table": info.table, "mode": mode, "region": info.region, "regions": info.regions,
             "records": records, "bytes": bytes, "tablets": tablets,
             "others": info.others.iter().map(|other| json!({
-                "region": other.region, "heard_ms": other.heard_ms, "trouble": other.trouble,
+                "region": other.region, "heard_ms": other.heard_ms, "called_lost": other.is_called_lost,
+                "trouble": other.trouble,
             })).collect::<Vec<_>>(),
         })
     };
     out.line(line, object)
+}
+
+/// When another region was heard, and whether it is called lost.
+fn heard(other: &RegionInfo) -> String {
+    let heard = match (other.trouble.as_str(), other.heard_ms) {
+        ("", None) => "not heard yet".to_owned(),
+        ("", Some(ms)) => format!("heard {ms} ms ago"),
+        (trouble, _) => format!("cannot be reached: {trouble}"),
+    };
+    match other.is_called_lost {
+        true => format!("{heard}, called lost (`holdfast table seal`)"),
+        false => heard,
+    }
 }

@@ -6,7 +6,7 @@ use crate::errors::waiting;
 use crate::pool::Pool;
 use crate::process::Process;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Keep, TableClient, TableWrite};
+use holdfast_client::{Client, Keep, SEALED_WITHIN, TableClient, TableWrite};
 use holdfast_env::HoldMutex;
 use holdfast_wire::table::{self as msg, BranchName, Expect, Level, TableMode, Written};
 use pyo3::prelude::*;
@@ -171,7 +171,7 @@ impl Records {
 
     /// Says that a region is lost, and waits until what is at home there is led by one that is there.
     fn seal(&self, py: Python<'_>, lost: u8) -> PyResult<()> {
-        waiting(py, || self.with(|table| table.seal(lost)))
+        waiting(py, || self.with(|table| table.seal(lost, SEALED_WITHIN, |_| {})))
     }
 
     /// The next branches of a tablet behind one of them, none at the end: each one's key and place, the version

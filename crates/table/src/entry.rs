@@ -29,6 +29,8 @@ pub enum Entry {
     Settled(Vec<Settled>),
     /// A part of another region's tablet, for a log that began anew.
     Image(Part),
+    /// An operator has called this region lost; or, where not `is_lost`, it was heard again.
+    Lost { region: RegionId, is_lost: bool },
 }
 
 /// How far a stream has come to everybody.
@@ -81,8 +83,21 @@ pub enum Body {
     Count { region: RegionId, log: LogId },
     /// What a region had decided in a stream that was sealed without it.
     Branch(Branch),
-    /// Somebody has seen to that branch: it is one no more.
+    /// Somebody has seen to that branch: it is one no more. In the stream that the branch is of, as builds before this
+    /// one have it.
     Resolved(BranchId),
+    /// The same where the branch's key is at home, so that of two who see to it one does.
+    Resolves(Resolution),
+}
+
+/// What became of a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolution {
+    pub id: BranchId,
+    /// Where the branch's stream has said it; none where every region shows it. Nobody shows this before that.
+    pub said: Place,
+    /// The branch was kept: this is the record's next version.
+    pub change: Option<Change>,
 }
 
 /// A version of a record.
@@ -118,11 +133,35 @@ pub enum Refusal {
     Found(u64),
     /// There is no such record.
     Absent,
+    /// There is no such branch: somebody has seen to it.
+    NoBranch,
 }
 
 codec_struct!(StreamEntry { place, before, asked, body });
 codec_struct!(Asked { session, sequence, below });
 codec_struct!(Settled { stream, shown, by_all });
+codec_struct!(Resolution { id, said, change });
+
+impl Body {
+    /// The version of a record that it brings, if it brings one.
+    pub fn change(&self) -> Option<&Change> {
+        match self {
+            Body::Change(change) => Some(change),
+            Body::Resolves(resolution) => resolution.change.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl Change {
+    fn encoded_bytes(&self) -> usize {
+        let value = match &self.kind {
+            ChangeKind::Put(value) => 4 + value.len(),
+            ChangeKind::Delete | ChangeKind::Move | ChangeKind::Forget => 0,
+        };
+        4 + self.key.len() + 8 + 8 + 1 + 1 + 1 + value
+    }
+}
 
 impl StreamEntry {
     /// How many bytes it has, encoded.
@@ -132,19 +171,16 @@ impl StreamEntry {
         let asked = if self.asked.is_some() { 24 } else { 0 };
         let body = match &self.body {
             Body::Open => 0,
-            Body::Change(change) => {
-                let value = match &change.kind {
-                    ChangeKind::Put(value) => 4 + value.len(),
-                    ChangeKind::Delete | ChangeKind::Move | ChangeKind::Forget => 0,
-                };
-                4 + change.key.len() + 8 + 8 + 1 + 1 + 1 + value
-            }
+            Body::Change(change) => change.encoded_bytes(),
             Body::Refused(Refusal::Found(_)) => 1 + 8,
-            Body::Refused(Refusal::Absent) => 1,
+            Body::Refused(Refusal::Absent | Refusal::NoBranch) => 1,
             Body::Mark(tickets) => 4 + 9 * tickets.len(),
             Body::Admit { .. } | Body::Count { .. } => 1 + 8,
             Body::Branch(branch) => branch.encoded_bytes(),
             Body::Resolved(id) => id.encoded_bytes(),
+            Body::Resolves(Resolution { id, change, .. }) => {
+                id.encoded_bytes() + 16 + 1 + change.as_ref().map_or(0, Change::encoded_bytes)
+            }
         };
         (fixed + asked + body) as u64
     }
@@ -189,6 +225,11 @@ impl Encode for Entry {
                 9u8.encode(out);
                 part.encode(out);
             }
+            Entry::Lost { region, is_lost } => {
+                10u8.encode(out);
+                region.encode(out);
+                is_lost.encode(out);
+            }
         }
     }
 }
@@ -218,6 +259,7 @@ impl Decode for Entry {
             }
             7 => Entry::Settled(Vec::decode(reader)?),
             9 => Entry::Image(Part::decode(reader)?),
+            10 => Entry::Lost { region: RegionId::decode(reader)?, is_lost: bool::decode(reader)? },
             _ => return Err(DecodeError::BadValue("entry")),
         })
     }
@@ -261,6 +303,10 @@ impl Encode for Body {
                 8u8.encode(out);
                 id.encode(out);
             }
+            Body::Resolves(resolution) => {
+                9u8.encode(out);
+                resolution.encode(out);
+            }
         }
     }
 }
@@ -282,6 +328,7 @@ impl Decode for Body {
             6 => Body::Count { region: RegionId::decode(reader)?, log: LogId::decode(reader)? },
             7 => Body::Branch(Branch::decode(reader)?),
             8 => Body::Resolved(BranchId::decode(reader)?),
+            9 => Body::Resolves(Resolution::decode(reader)?),
             _ => return Err(DecodeError::BadValue("body")),
         })
     }
@@ -295,6 +342,7 @@ impl Encode for Refusal {
                 version.encode(out);
             }
             Refusal::Absent => 2u8.encode(out),
+            Refusal::NoBranch => 3u8.encode(out),
         }
     }
 }
@@ -304,6 +352,7 @@ impl Decode for Refusal {
         Ok(match u8::decode(reader)? {
             1 => Refusal::Found(u64::decode(reader)?),
             2 => Refusal::Absent,
+            3 => Refusal::NoBranch,
             _ => return Err(DecodeError::BadValue("refusal")),
         })
     }

@@ -21,11 +21,12 @@ use holdfast_server::{Face, Request, Right, Route, Told, Within, answer, ask_hos
 use holdfast_view::{Context, Request as Proposal};
 use holdfast_wire::table::{self as msg, ANSWER_BYTES_MAX};
 use holdfast_wire::{self as wire, Call};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 mod branches;
+mod dropped;
 mod form;
 mod near;
 mod records;
@@ -67,6 +68,8 @@ pub struct TableFace {
     opened: AtomicBool,
     /// When the last round was.
     round_ns: Mutex<Option<u64>>,
+    /// Regions that are being told that a tablet of theirs is dropped.
+    telling: Mutex<BTreeSet<(RegionId, TableName, u16)>>,
 }
 
 fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
@@ -121,6 +124,12 @@ impl Face for TableFace {
             route(wire::OP_TABLE_RESOLVE, TableFace::serve_resolve)
                 .allows(allows(Access::Write))
                 .audited(Matter::Data, tells("table resolve")),
+            route(wire::OP_TABLE_DROP, TableFace::serve_drop)
+                .allows(allows(Access::Write))
+                .audited(Matter::Data, tells("table drop")),
+            route(wire::OP_TABLE_GONE, TableFace::serve_gone)
+                .allows(regions::allows)
+                .audited(Matter::Data, dropped::gone_told),
             route(wire::OP_TABLE_PREPARE, TableFace::serve_prepare).allows(regions::allows),
             route(wire::OP_TABLE_ADOPT, TableFace::serve_adopt)
                 .allows(regions::allows)
@@ -143,6 +152,7 @@ impl TableFace {
             opening: Mutex::default(),
             opened: AtomicBool::new(false),
             round_ns: Mutex::default(),
+            telling: Mutex::default(),
         })
     }
 
@@ -240,11 +250,7 @@ impl TableFace {
     /// The tablets of a table, in order: it is there once its first one is made, which is made last.
     fn table(&self, name: &str) -> Result<Vec<Arc<OpenTablet>>> {
         let name = TableName::new(name)?;
-        if !self.opened.load(Ordering::Acquire) {
-            // What is missing may be opened next.
-            let later = format!("use table `{name}`: this node opens its tables: ask again");
-            return Err(Error::retry(later));
-        }
+        self.check_opened(&name)?;
         let none = || {
             Error::not_found(format!(
                 "use table `{name}`: there is none: make it (`holdfast table create {name}`)"
@@ -252,15 +258,36 @@ impl TableFace {
         };
         let mut tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
         let first = tablets.get(&0).ok_or_else(none)?;
-        let made = first.fold().read(|view, _| view.made())?.ok_or_else(none)?;
+        let was_dropped = |open: &OpenTablet| open.fold().read_last(|view| view.was_dropped());
+        let made = first.fold().read(|view, _| view.made())?.ok_or_else(|| match was_dropped(first) {
+            true => Error::not_found(format!(
+                "use table `{name}`: it was dropped: make it anew (`holdfast table create {name}`)"
+            )),
+            false => none(),
+        })?;
         // Those behind them are of an attempt to make it otherwise.
         tablets.split_off(&made.tablets);
+        if tablets.values().any(|open| was_dropped(open)) {
+            return Err(Error::retry(format!(
+                "use table `{name}`: it is being dropped: say `holdfast table drop {name}` again"
+            )));
+        }
         match tablets.len() == usize::from(made.tablets) {
             true => Ok(tablets.into_values().collect()),
             false => Err(Error::corrupt(format!(
                 "use table `{name}`: of its {} tablets only {} could be opened: look at `holdfast doctor`",
                 made.tablets,
                 tablets.len()
+            ))),
+        }
+    }
+
+    fn check_opened(&self, name: &TableName) -> Result<()> {
+        match self.opened.load(Ordering::Acquire) {
+            true => Ok(()),
+            // What is missing may be opened next.
+            false => Err(Error::retry(format!(
+                "use table `{name}`: this node opens its tables: ask again"
             ))),
         }
     }
@@ -335,6 +362,12 @@ impl TableFace {
             Some(made) if made != *wanted => Err(made_otherwise(&made)),
             made => Ok(made.is_some()),
         };
+        // One of which a part is dropped goes first.
+        if let Err(e) = self.table(name.as_str())
+            && e.kind == Kind::Retry
+        {
+            return Err(e);
+        }
         // What was made, or begun, with other words stays as it is: nothing is added to it.
         let begun = self.tables.held().get(name).cloned().unwrap_or_default();
         let mut is_there = false;
@@ -353,6 +386,7 @@ impl TableFace {
             let made = || open.fold().read(|view, _| view.made());
             if !is(made()?, wanted)? {
                 self.append_first(&open, wanted.command())?;
+                open.begins_anew();
             }
             if !is(made()?, wanted)? {
                 return Err(Error::bug("its entry was applied, and made nothing"));
@@ -406,6 +440,7 @@ impl TableFace {
         let other = |region: RegionId| msg::RegionInfo {
             region: region.0,
             heard_ms: first.heard_ticks(region).map(|ticks| u64::from(ticks) * TICK_NS / 1_000_000),
+            is_called_lost: first.lost() == Some(region),
             trouble: self.regions.trouble(region),
         };
         others.map(other).collect()

@@ -25,10 +25,15 @@ pub enum Op {
         expect: Expect,
     },
     Read(Level),
-    /// Somebody has seen to a branch of the key: it is one no more.
+    /// Somebody has seen to a branch of the key: it is one no more. A repetition gets the first answer.
     Resolve {
+        asked: Asked,
         stream: StreamId,
         place: Place,
+        /// Where the region that was asked has it said: whoever decides shows that first.
+        said: Place,
+        /// What the branch has is the record's next version, if the record is as expected; none: it stays as it is.
+        keep: Option<Expect>,
     },
 }
 
@@ -36,7 +41,7 @@ impl Request {
     /// The branch that it resolves, if it is such a request.
     pub fn resolves(&self) -> Option<BranchId> {
         match self.op {
-            Op::Resolve { stream, place } => {
+            Op::Resolve { stream, place, .. } => {
                 Some(BranchId { key: self.key.clone(), stream, place })
             }
             Op::Write { .. } | Op::Read(_) => None,
@@ -135,6 +140,6 @@ pub enum Message {
     ImageAsked { image: Option<ImageId>, part: u64 },
     /// A part of an image of the sender's tablet.
     ImagePart(Part),
-    /// The sender had this in a stream that goes on without it: who leads that says so there.
-    Branch(Branch),
+    /// The sender had this in a stream that goes on without it, of which it shows so much: who leads that says so there.
+    Branch { branch: Branch, shown: u64 },
 }

@@ -24,6 +24,7 @@ use holdfast_env::planted;
 pub use image::usual_stream_bytes;
 use image::{Giving, Taking};
 use lead::Lead;
+pub use seal::Sealing;
 use std::collections::{BTreeMap, BTreeSet};
 use takeover::{Claim, PromisedTo};
 
@@ -122,9 +123,11 @@ pub struct Region {
     told_by: BTreeMap<(StreamId, RegionId), Epoch>,
     acks: BTreeMap<(StreamId, RegionId), Ack>,
     heard: BTreeMap<RegionId, Heard>,
-    /// The region that an operator has called lost, if nothing was heard of it since. There is one: what a second
-    /// one had decided on what the first had said would wait for ever.
+    /// The region that goes by an operator's word for lost: the tablet's, once it was silent for long enough since
+    /// this start.
     lost: Option<RegionId>,
+    /// An entry that says which region is lost, or not any more, is on its way into the topic.
+    calling: bool,
     /// Up to where a stream's leader says that it is kept.
     told_kept: BTreeMap<StreamId, Place>,
     /// The last entry of a stream that is on its way into the topic, and how many appends are.
@@ -181,6 +184,7 @@ impl Region {
             acks: BTreeMap::new(),
             heard,
             lost: None,
+            calling: false,
             told_kept: BTreeMap::new(),
             on_the_way: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -196,6 +200,9 @@ impl Region {
             images: 0,
             up_ticks: 0,
         };
+        if planted!("table.lost-in-memory-only") {
+            region.tablet.forget_lost();
+        }
         match region.tablet.log() == log {
             true => {
                 region.lead_what_is_opened();
@@ -263,6 +270,7 @@ impl Region {
         if !self.is_ready() || !is_sound {
             return;
         }
+        self.is_not_lost(from);
         self.take(from, log, message);
         self.settle();
     }
@@ -290,6 +298,7 @@ impl Region {
         }
         self.on_the_way.clear();
         self.settling = false;
+        self.calling = false;
         self.taking = None;
     }
 
@@ -302,6 +311,7 @@ impl Region {
         for heard in self.heard.values_mut() {
             heard.ticks_ago = heard.ticks_ago.saturating_add(1);
         }
+        self.heed_lost();
         let positions = self.tablet.streams().map(|s| self.position(s.id())).collect();
         self.broadcast(&Message::Positions(positions));
         self.tick_leads();
@@ -328,6 +338,10 @@ impl Region {
             }
             Entry::Settled(_) => self.settling = false,
             Entry::Image(part) => self.image_applied(&part, accepted),
+            Entry::Lost { .. } => {
+                (self.calling, self.lost) = (false, None);
+                self.heed_lost();
+            }
         }
     }
 

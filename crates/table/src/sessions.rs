@@ -89,7 +89,7 @@ impl Outcome {
                 Some(Outcome::Written(change.version))
             }
             Body::Refused(refusal) => Some(Outcome::Refused(*refusal)),
-            Body::Resolved(_) => Some(Outcome::Resolved),
+            Body::Resolved(_) | Body::Resolves(_) => Some(Outcome::Resolved),
             _ => None,
         }
     }

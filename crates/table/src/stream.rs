@@ -1,8 +1,9 @@
 //! One home's stream as one region's log holds it: what it accepted, what it has promised, whom it
 //! counts. Part of the fold; what is known to be kept comes from outside, and only moves what shows.
 
-use crate::entry::{Body, ChangeKind, StreamEntry};
+use crate::entry::{Body, Change, ChangeKind, StreamEntry};
 use crate::ids::{Epoch, LogId, Place, RegionId, StreamId};
+use crate::tablet::branch::BranchId;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::{planted, sometimes};
@@ -207,10 +208,14 @@ impl Stream {
 
     /// Whether a key is forgotten by an entry behind this number. Which are not in memory any more all show.
     pub fn forgets_behind(&self, number: u64) -> bool {
-        self.behind(number, usize::MAX).iter().any(|entry| match &entry.body {
-            Body::Change(change) => change.kind == ChangeKind::Forget,
-            _ => false,
-        })
+        let forgets = |change: &Change| change.kind == ChangeKind::Forget;
+        self.behind(number, usize::MAX).iter().any(|e| e.body.change().is_some_and(forgets))
+    }
+
+    /// Where a branch is said, of the entries in memory; the beginning where it is in none of them.
+    pub fn says_at(&self, id: &BranchId) -> Place {
+        let says = |e: &&StreamEntry| matches!(&e.body, Body::Branch(branch) if branch.id == *id);
+        self.entries.iter().find(says).map_or(Place::default(), |entry| entry.place)
     }
 
     /// Whether this very entry is held, and with it all before it: an epoch has one leader, who

@@ -5,7 +5,7 @@
 pub mod branch;
 pub mod image;
 
-use crate::entry::{Body, Change, Entry, Settled, StreamEntry};
+use crate::entry::{Body, Entry, Resolution, Settled, StreamEntry};
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
 use crate::record::Record;
 use crate::sessions::Sessions;
@@ -27,6 +27,7 @@ const RECORDS_AT_ONCE: usize = 1024;
 /// What a snapshot of a tablet of several regions has behind what all have.
 const TAKING: u8 = 1;
 const BRANCHES: u8 = 2;
+const LOST: u8 = 4;
 
 pub use holdfast_wire::table::TableMode as Mode;
 
@@ -124,6 +125,9 @@ pub struct Tablet {
     waits: BTreeSet<(StreamId, u64)>,
     /// Another region's tablet that takes this one's place once it is whole.
     taking: Option<Box<Taking>>,
+    /// The region that an operator has called lost here, if nothing was heard of it since. There is one: what a
+    /// second one had decided on what the first had said would wait for ever.
+    lost: Option<RegionId>,
 }
 
 impl Tablet {
@@ -145,6 +149,7 @@ impl Tablet {
             branches: Branches::default(),
             waits: BTreeSet::new(),
             taking: None,
+            lost: None,
         }
     }
 
@@ -187,12 +192,16 @@ impl Tablet {
         if self.has_others() {
             let taking = if self.taking.is_some() { TAKING } else { 0 };
             let branches = if self.branches.is_empty() { 0 } else { BRANCHES };
-            out.put(&(taking | branches));
+            let lost = if self.lost.is_some() { LOST } else { 0 };
+            out.put(&(taking | branches | lost));
             if let Some(taking) = &self.taking {
                 taking.snapshot(out, goes_on);
             }
             if !self.branches.is_empty() {
                 self.branches.snapshot(out);
+            }
+            if let Some(lost) = &self.lost {
+                out.put(lost);
             }
         }
     }
@@ -224,7 +233,7 @@ impl Tablet {
         }
         tablet.sessions = Sessions::restore(source)?;
         let parts: u8 = if tablet.has_others() { source.get()? } else { 0 };
-        if parts & !(TAKING | BRANCHES) != 0 {
+        if parts & !(TAKING | BRANCHES | LOST) != 0 {
             return Err(Error::corrupt("restore a tablet: it has parts of no build"));
         }
         if parts & TAKING != 0 {
@@ -232,6 +241,9 @@ impl Tablet {
         }
         if parts & BRANCHES != 0 {
             tablet.branches = Branches::restore(source)?;
+        }
+        if parts & LOST != 0 {
+            tablet.lost = Some(source.get()?);
         }
         Ok(tablet)
     }
@@ -271,6 +283,7 @@ impl Tablet {
                 Accepted::Yes
             }
             Entry::Image(part) => self.add_part(part.clone()),
+            Entry::Lost { region, is_lost } => self.call_lost(*region, *is_lost),
         };
         self.show(showed);
         Ok(Applied { accepted, entry })
@@ -312,10 +325,22 @@ impl Tablet {
             && !planted!("table.shown-is-cut")
     }
 
+    fn call_lost(&mut self, region: RegionId, is_lost: bool) -> Accepted {
+        let is_other = region != self.region && self.form.regions().any(|other| other == region);
+        match is_lost {
+            true if is_other => self.lost = Some(region),
+            false if self.lost == Some(region) => self.lost = None,
+            _ => return Accepted::Gap,
+        }
+        Accepted::Yes
+    }
+
     fn take_log(&mut self, log: LogId) {
         self.log = log;
         // Whoever sent it knows another log.
         self.taking = None;
+        // It was said to a log that is gone, and may be long ago.
+        self.lost = None;
         let first = self.form.members.iter().find(|m| m.region == self.region).map(|m| m.log);
         for stream in self.streams.values_mut() {
             stream.resign();
@@ -399,9 +424,7 @@ impl Tablet {
             return None;
         }
         let entry = stream.entry(number)?;
-        if let Body::Change(change) = &entry.body
-            && !self.is_next(change)
-        {
+        if !self.is_next(&entry.body) {
             if self.waits.insert((id, number)) {
                 sometimes!("an entry waited for another stream");
             }
@@ -410,13 +433,20 @@ impl Tablet {
         Some(entry.clone())
     }
 
-    /// Whether the record is at the version that this one follows. All inserts of a key are in the
-    /// tablet's home's stream, so a key that is absent where a new line begins has shown all lines
-    /// before, and their end.
-    fn is_next(&self, change: &Change) -> bool {
+    /// Whether what it says follows on what shows: the record is at the version before, and the branch was said. All
+    /// inserts of a key are in the tablet's home's stream, so a key that is absent where a new line begins has shown
+    /// all lines before, and their end.
+    fn is_next(&self, body: &Body) -> bool {
         if planted!("table.shown-out-of-order") {
             return true;
         }
+        if let Body::Resolves(Resolution { id, said, .. }) = body
+            && !self.passed(id.stream, *said)
+            && !planted!("table.resolved-before-it-is-said")
+        {
+            return false;
+        }
+        let Some(change) = body.change() else { return true };
         match (change.after, self.records.get(&change.key)) {
             (0, record) => record.is_none(),
             (after, Some(record)) => record.version == after,
@@ -431,15 +461,16 @@ impl Tablet {
         shown.digest = mix(shown.digest ^ u64::from(crc32c(&bytes)) << 16 ^ entry.place.number);
         self.waits.remove(&(id, entry.place.number));
         self.sessions.remember(id, entry);
-        let change = match &entry.body {
-            Body::Change(change) => change,
+        match &entry.body {
             Body::Branch(branch) => {
                 sometimes!("a branch was said");
-                return self.branches.say(branch.clone());
+                self.branches.say(branch.clone());
             }
-            Body::Resolved(branch) => return self.branches.resolve(branch),
-            _ => return,
-        };
+            Body::Resolved(branch) => self.branches.resolve(branch),
+            Body::Resolves(resolution) => self.branches.resolve(&resolution.id),
+            _ => {}
+        }
+        let Some(change) = entry.body.change() else { return };
         match Record::after(self.records.get(&change.key), change, id, entry.place) {
             Some(record) => self.put_record(change.key.clone(), record),
             None => {
@@ -492,6 +523,11 @@ impl Tablet {
     /// What regions had decided in streams that were sealed without them.
     pub fn branches(&self) -> &Branches {
         &self.branches
+    }
+
+    /// The region that an operator has called lost, if this region has heard nothing of it since.
+    pub fn lost(&self) -> Option<RegionId> {
+        self.lost
     }
 
     /// What entries take in memory that some region has yet to show, beyond `usual` bytes of each stream.
@@ -610,6 +646,11 @@ impl Tablet {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.promise(epoch);
         }
+    }
+
+    /// Forgets which region is lost, as a start must never: for the bug that is planted there.
+    pub(crate) fn forget_lost(&mut self) {
+        self.lost = None;
     }
 
     /// Drops a record as a region must never do by itself: for the bug that is planted there.

@@ -5,13 +5,13 @@ use crate::entry::Entry;
 use crate::ids::{LogId, RegionId, StreamId};
 use crate::message::{Answer, Message, Request};
 use crate::name::TableName;
-use crate::region::{Effect, Region, Settings};
+use crate::region::{Effect, Region, Sealing, Settings};
 use crate::regions::Regions;
+use crate::tablet::Tablet;
 use crate::view::{Made, TabletView};
-use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::{Done, Mode};
 use holdfast_view::{Fold, Request as Proposal};
@@ -44,8 +44,10 @@ pub struct OpenTablet {
     /// An entry is on its way that says which start of the region this is.
     starting: AtomicBool,
     /// Of what it was made as: see [`OpenTablet::form`].
-    form: OnceLock<u32>,
+    form: Mutex<Option<u32>>,
     hand: Mutex<Hand>,
+    /// Held by who carries out effects.
+    carrying: Mutex<()>,
     waiting: Mutex<BTreeMap<u64, Done<Answer>>>,
     clients: AtomicU64,
     /// Why the last append failed; none once another one came through.
@@ -64,8 +66,9 @@ impl OpenTablet {
             regions,
             settings: OnceLock::new(),
             starting: AtomicBool::new(false),
-            form: OnceLock::new(),
+            form: Mutex::default(),
             hand: Mutex::new(Hand::Free),
+            carrying: Mutex::default(),
             waiting: Mutex::default(),
             clients: AtomicU64::new(0),
             failure: Mutex::default(),
@@ -129,14 +132,33 @@ impl OpenTablet {
         heard.flatten()
     }
 
-    /// What it was made as, the same in all its regions; each message has it, and it stays.
+    /// What it was made as, the same in all its regions; each message has it, and it stays until it is dropped.
     fn form(&self) -> Option<u32> {
-        if let Some(form) = self.form.get() {
-            return Some(*form);
+        let mut form = self.form.held();
+        if form.is_none() {
+            *form = self.fold.read_last(|view| view.made()).map(|made| made.checksum());
         }
-        let made = self.fold.read_last(|view| view.made())?;
-        let form = crc32c(&Made { region: RegionId::default(), ..made }.to_bytes());
-        Some(*self.form.get_or_init(|| form))
+        *form
+    }
+
+    /// It was dropped, or made again: nothing of the tablet before goes on. Whoever waits for that one hears so, and
+    /// what it was about to append is appended before this returns, so in front of what is made next.
+    pub fn begins_anew(&self) {
+        drop(self.carrying.held());
+        (*self.form.held(), *self.failure.held()) = (None, None);
+        let waiting = std::mem::take(&mut *self.waiting.held());
+        for done in waiting.into_values() {
+            let table = &self.name.0;
+            done(Err(Error::not_found(format!("use table `{table}`: it was dropped meanwhile"))));
+        }
+    }
+
+    /// What this tablet was made as before it was dropped, if a message is of that one.
+    pub fn dropped_as(&self, told: &Told) -> Option<Made> {
+        match self.form() == Some(told.form) {
+            true => None,
+            false => self.fold.read_last(|view| view.dropped_as(told.form)),
+        }
     }
 
     /// Asks for one record; `done` is called once, on any thread.
@@ -150,9 +172,20 @@ impl OpenTablet {
         }
     }
 
-    /// See [`Region::seal`]: whether all streams are led, and else whose promise is waited for.
-    pub fn seal(&self, lost: RegionId) -> Result<(bool, Vec<RegionId>)> {
-        self.with_region(|region| Ok((region.seal(lost)?, region.waits_for())))?
+    /// See [`Region::seal`].
+    pub fn seal(self: &Arc<Self>, lost: RegionId) -> Result<Sealing> {
+        let sealing = self.with_region(|region| region.seal(lost))?;
+        self.carry_out();
+        sealing.map_err(|e| match e.kind {
+            // It is not written down where the log takes nothing.
+            Kind::Retry => self.retry(&e.message),
+            _ => e,
+        })
+    }
+
+    /// The region that an operator has called lost, if nothing was heard of it since.
+    pub fn lost(&self) -> Option<RegionId> {
+        self.fold.read_last(|view| view.look(Tablet::lost)).flatten()
     }
 
     /// Time passes.
@@ -182,6 +215,7 @@ impl OpenTablet {
             }
             *hand = Hand::Busy;
         }
+        let _carries = self.carrying.held();
         loop {
             while let Ok(effects) = self.with_region(Region::effects)
                 && !effects.is_empty()

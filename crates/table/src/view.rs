@@ -19,8 +19,14 @@ use std::sync::RwLock;
 /// numbers the log of one that is to be in several regions.
 const MADE: u8 = 6;
 const PREPARED: u8 = 8;
+/// The tablet is dropped.
+const DROPPED: u8 = 11;
 /// The last kind that this build knows.
-const LAST: u8 = 9;
+const LAST: u8 = 11;
+
+/// Tablets of a topic that were dropped and are remembered, the last ones: a region that was away for longer than
+/// so many tables of one name goes on with its own.
+const DROPPED_MAX: usize = 8;
 
 /// What a tablet is, said by the first entry of its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,11 +48,33 @@ impl Made {
         out
     }
 
-    fn of_command(command: &[u8]) -> Option<Result<Made, DecodeError>> {
-        let body = command.strip_prefix(&[VERSION, MADE])?;
+    fn of_command(command: &[u8], kind: u8) -> Option<Result<Made, DecodeError>> {
+        let body = command.strip_prefix(&[VERSION, kind])?;
         let mut reader = Reader::new(body);
         Some(Made::decode(&mut reader).and_then(|made| reader.finish().map(|()| made)))
     }
+
+    /// As it is the same in all regions.
+    fn everywhere(&self) -> Made {
+        Made { region: RegionId::default(), ..self.clone() }
+    }
+
+    /// What tells messages of this tablet from those of another one of its name.
+    pub fn checksum(&self) -> u32 {
+        crc32c(&self.everywhere().to_bytes())
+    }
+
+    /// Whether no other tablet was ever made so: its logs have numbers that nobody else drew.
+    fn is_unique(&self) -> bool {
+        self.form.members.len() > 1
+    }
+}
+
+/// The entry by which a tablet that was made so is dropped; where there is none, it is never made.
+pub fn dropped(made: &Made) -> Vec<u8> {
+    let mut out = vec![VERSION, DROPPED];
+    made.everywhere().encode(&mut out);
+    out
 }
 
 /// The entry that gives a topic's log its number, before a tablet in several regions is made: so the form can
@@ -77,24 +105,31 @@ enum State {
     },
 }
 
+/// What a topic has come to.
+struct Topic {
+    state: State,
+    /// Tablets that were dropped here, and are never made again, as of any region.
+    dropped: Vec<Made>,
+}
+
 /// See the module. The lock is a reader's of the fold: who asks the region to decide holds the fold
 /// for reading, and entries are applied by nobody meanwhile.
-pub struct TabletView(RwLock<State>);
+pub struct TabletView(RwLock<Topic>);
 
 impl TabletView {
     /// What it was made as; nothing before that.
     pub fn made(&self) -> Option<Made> {
-        self.0.held_shared().tablet().map(|(made, _)| made.clone())
+        self.0.held_shared().state.tablet().map(|(made, _)| made.clone())
     }
 
     /// Looks at what is held and shown.
     pub fn look<R>(&self, look: impl FnOnce(&Tablet) -> R) -> Option<R> {
-        self.0.held_shared().tablet().map(|(_, tablet)| look(tablet))
+        self.0.held_shared().state.tablet().map(|(_, tablet)| look(tablet))
     }
 
     /// The number of the topic's log, if it has one.
     pub fn log(&self) -> Option<LogId> {
-        match &*self.0.held_shared() {
+        match &self.0.held_shared().state {
             State::Prepared(log) => Some(*log),
             state => state.tablet().map(|(_, tablet)| tablet.log()),
         }
@@ -104,8 +139,8 @@ impl TabletView {
     /// the index of an entry that was appended since the last start: so no other one of this log has it.
     /// Nothing where there is no other region, and so nobody who would answer what an earlier start has asked.
     pub fn decide(&self, settings: Settings, start: Option<Index>) -> bool {
-        let mut state = self.0.held_alone();
-        *state = match std::mem::replace(&mut *state, State::Unmade) {
+        let mut topic = self.0.held_alone();
+        topic.state = match std::mem::replace(&mut topic.state, State::Unmade) {
             State::Follows { made, tablet } if start.is_some() || made.form.members.len() == 1 => {
                 // An erased log has no tablet; one that was made anew has a number of its own.
                 let log = tablet.log();
@@ -115,12 +150,30 @@ impl TabletView {
             }
             state => state,
         };
-        matches!(*state, State::Decides { .. })
+        matches!(topic.state, State::Decides { .. })
+    }
+
+    /// Whether there was a tablet that is dropped, and none was made since.
+    pub fn was_dropped(&self) -> bool {
+        let topic = self.0.held_shared();
+        topic.state.tablet().is_none() && !topic.dropped.is_empty()
+    }
+
+    /// Whether a tablet that was made so is dropped here, whatever its region.
+    pub fn has_dropped(&self, made: &Made) -> bool {
+        self.0.held_shared().has_dropped(made)
+    }
+
+    /// The tablet of this checksum, if it is dropped here and other regions may have it.
+    pub fn dropped_as(&self, checksum: u32) -> Option<Made> {
+        let topic = self.0.held_shared();
+        let is = |made: &&Made| made.is_unique() && made.checksum() == checksum;
+        topic.dropped.iter().find(is).cloned()
     }
 
     /// Has the region do something, if one decides here.
     pub fn with_region<R>(&self, with: impl FnOnce(&mut Region) -> R) -> Option<R> {
-        match &mut *self.0.held_alone() {
+        match &mut self.0.held_alone().state {
             State::Decides { region, .. } => Some(with(region)),
             State::Unmade | State::Prepared(_) | State::Follows { .. } => None,
         }
@@ -138,6 +191,40 @@ fn number_of_start(log: LogId, index: u64) -> u64 {
         return 1;
     }
     u64::from(crc32c(&[log.0.to_le_bytes(), index.to_le_bytes()].concat()))
+}
+
+impl Topic {
+    fn has_dropped(&self, made: &Made) -> bool {
+        made.is_unique() && self.dropped.contains(&made.everywhere())
+    }
+
+    fn make(&mut self, made: Made) -> Applied {
+        if self.has_dropped(&made) && !planted!("table.dropped-is-made-again") {
+            return Applied::Refused(Error::invalid(
+                "make a tablet: a table that was made so is dropped, and this is another region's answer to who \
+                 does not know it yet: say it again",
+            ));
+        }
+        self.state.make(made)
+    }
+
+    /// All that it has goes: records, streams, what clients were told.
+    fn drop_tablet(&mut self, made: Made) -> Applied {
+        let made = made.everywhere();
+        match self.state.tablet() {
+            Some((own, _)) if own.everywhere() != made => {
+                return Applied::Refused(Error::not_found("drop a tablet: it was made otherwise"));
+            }
+            Some(_) => self.state = State::Unmade,
+            None => {}
+        }
+        if !self.dropped.contains(&made) {
+            self.dropped.push(made);
+            let many = self.dropped.len().saturating_sub(DROPPED_MAX);
+            self.dropped.drain(..many);
+        }
+        Applied::Ok(Vec::new())
+    }
 }
 
 fn encode(accepted: Accepted) -> Vec<u8> {
@@ -211,6 +298,15 @@ impl State {
 const UNMADE_STATE: u8 = 0;
 const MADE_STATE: u8 = 1;
 const PREPARED_STATE: u8 = 2;
+/// Tablets that were dropped, and behind them one of the others.
+const DROPPED_STATE: u8 = 3;
+
+fn write_dropped(dropped: &Vec<Made>, out: &mut Writer<'_>) {
+    if !dropped.is_empty() {
+        out.put(&DROPPED_STATE);
+        out.put(dropped);
+    }
+}
 
 /// Of a tablet that is made.
 fn write(
@@ -230,7 +326,7 @@ impl View for TabletView {
     const WEIGHS: bool = true;
 
     fn begin(_: &Context) -> TabletView {
-        TabletView(RwLock::new(State::Unmade))
+        TabletView(RwLock::new(Topic { state: State::Unmade, dropped: Vec::new() }))
     }
 
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
@@ -240,18 +336,23 @@ impl View for TabletView {
         if let Some(tag) = command.get(1).filter(|tag| **tag > LAST) {
             return Applied::UnknownVersion(format!("tag {tag} of a tablet's entry"));
         }
-        let mut state = self.0.held_alone();
+        let mut topic = self.0.held_alone();
         match of_prepared(command) {
-            Some(Ok(log)) => return state.prepare(log),
+            Some(Ok(log)) => return topic.state.prepare(log),
             Some(Err(e)) => {
                 return Applied::Refused(Error::from(e).context("number a tablet's log"));
             }
             None => {}
         }
-        match Made::of_command(command) {
-            Some(Ok(made)) => state.make(made),
+        match Made::of_command(command, DROPPED) {
+            Some(Ok(made)) => return topic.drop_tablet(made),
+            Some(Err(e)) => return Applied::Refused(Error::from(e).context("drop a tablet")),
+            None => {}
+        }
+        match Made::of_command(command, MADE) {
+            Some(Ok(made)) => topic.make(made),
             Some(Err(e)) => Applied::Refused(Error::from(e).context("make a tablet")),
-            None => match state.apply(index.0, command) {
+            None => match topic.state.apply(index.0, command) {
                 Ok(accepted) => Applied::Ok(encode(accepted)),
                 Err(e) => Applied::Refused(e),
             },
@@ -259,7 +360,9 @@ impl View for TabletView {
     }
 
     fn snapshot(&self, out: &mut Writer<'_>) {
-        match &*self.0.held_shared() {
+        let topic = self.0.held_shared();
+        write_dropped(&topic.dropped, out);
+        match &topic.state {
             State::Unmade => out.put(&UNMADE_STATE),
             State::Prepared(log) => {
                 out.put(&PREPARED_STATE);
@@ -272,15 +375,21 @@ impl View for TabletView {
 
     /// As it is now, written while others go on: values are shared, so what is copied is little.
     fn snapshot_apart(&self) -> Option<Apart> {
-        let state = self.0.held_shared();
-        let (made, tablet) = state.tablet()?;
-        let (made, tablet) = (made.clone(), tablet.clone());
-        Some(Box::new(move |out, goes_on| write(&made, &tablet, out, goes_on)))
+        let topic = self.0.held_shared();
+        let (made, tablet) = topic.state.tablet()?;
+        let (dropped, made, tablet) = (topic.dropped.clone(), made.clone(), tablet.clone());
+        Some(Box::new(move |out, goes_on| {
+            write_dropped(&dropped, out);
+            write(&made, &tablet, out, goes_on);
+        }))
     }
 
     fn describe(command: &[u8]) -> String {
-        if let Some(Ok(made)) = Made::of_command(command) {
+        if let Some(Ok(made)) = Made::of_command(command, MADE) {
             return format!("tablet {} of {} is made", made.tablet, made.tablets);
+        }
+        if let Some(Ok(made)) = Made::of_command(command, DROPPED) {
+            return format!("tablet {} of {} is dropped", made.tablet, made.tablets);
         }
         if let Some(Ok(log)) = of_prepared(command) {
             return format!("the log is log {}", log.0);
@@ -303,22 +412,29 @@ impl View for TabletView {
             Ok(Entry::Image(part)) => {
                 format!("part {} of an image of region {}", part.number, part.image.region.0)
             }
+            Ok(Entry::Lost { region, is_lost: true }) => format!("{region} is called lost"),
+            Ok(Entry::Lost { region, is_lost: false }) => format!("{region} is not lost any more"),
             Err(_) => format!("an entry of {} bytes", command.len()),
         }
     }
 
     fn restore(_: &Context, source: &mut Source<'_>) -> Result<TabletView> {
-        match source.get::<u8>()? {
-            UNMADE_STATE => return Ok(TabletView(RwLock::new(State::Unmade))),
-            PREPARED_STATE => {
-                return Ok(TabletView(RwLock::new(State::Prepared(source.get()?))));
-            }
-            MADE_STATE => {}
-            _ => return Err(Error::corrupt("restore a tablet: its state is none")),
+        let (mut kind, mut dropped) = (source.get::<u8>()?, Vec::new());
+        if kind == DROPPED_STATE {
+            dropped = source.get()?;
+            kind = source.get()?;
         }
-        let made: Made = source.get()?;
-        let tablet = Box::new(Tablet::restore(&made.form, made.region, source)?);
-        Ok(TabletView(RwLock::new(State::Follows { made, tablet })))
+        let state = match kind {
+            UNMADE_STATE => State::Unmade,
+            PREPARED_STATE => State::Prepared(source.get()?),
+            MADE_STATE => {
+                let made: Made = source.get()?;
+                let tablet = Box::new(Tablet::restore(&made.form, made.region, source)?);
+                State::Follows { made, tablet }
+            }
+            _ => return Err(Error::corrupt("restore a tablet: its state is none")),
+        };
+        Ok(TabletView(RwLock::new(Topic { state, dropped })))
     }
 }
 
@@ -360,5 +476,69 @@ mod tests {
         all.dedup();
         assert_eq!(all.len(), 2 * 99);
         assert!(all.iter().all(|number| *number < 1 << 32));
+    }
+
+    fn snapshot(view: &TabletView) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        holdfast_base::stream::collect(&mut bytes, |out| view.snapshot(out));
+        bytes
+    }
+
+    fn restored(view: &TabletView) -> TabletView {
+        let context = Context::of("table/t/0");
+        let restore = |source: &mut Source<'_>| TabletView::restore(&context, source);
+        holdfast_base::stream::read_all(&snapshot(view), restore).unwrap()
+    }
+
+    /// What is dropped is gone, and another one of the same name has nothing of it; what was made so is never made
+    /// again, whoever still knows it. Kept so by snapshots.
+    #[test]
+    fn a_tablet_that_is_dropped_is_never_made_again() {
+        let made = |log: u64| {
+            let form =
+                Form::of(Mode::Timeline, StreamId(0), (0..2).map(|r| (RegionId(r), LogId(log))));
+            Made { form, region: RegionId(1), tablet: 0, tablets: 1 }
+        };
+        let mut view = TabletView::begin(&Context::of("table/t/0"));
+        let mut index = 0;
+        let mut apply = |view: &mut TabletView, entry: Vec<u8>| {
+            index += 1;
+            *view = restored(view);
+            view.apply(Index(index), &entry)
+        };
+        let is_refused = |applied: Applied| matches!(applied, Applied::Refused(_));
+        let ok = || Applied::Ok(Vec::new());
+        assert!(!view.was_dropped());
+        for log in [9, 10] {
+            assert_eq!(apply(&mut view, prepared(LogId(log))), ok());
+            assert_eq!(apply(&mut view, made(log).command()), ok());
+            assert!(
+                is_refused(apply(&mut view, dropped(&made(log + 50)))),
+                "it was made otherwise"
+            );
+            assert!(view.made().is_some() && !view.was_dropped());
+            assert_eq!(apply(&mut view, dropped(&made(log))), ok());
+            assert_eq!(apply(&mut view, dropped(&made(log))), ok(), "twice is once");
+            assert!(view.made().is_none() && view.was_dropped() && view.log().is_none());
+            assert_eq!(view.dropped_as(made(log).checksum()), Some(made(log).everywhere()));
+            assert!(is_refused(apply(&mut view, prepared(LogId(0)))));
+            let entry = Entry::Log(LogId(1)).to_bytes();
+            assert!(is_refused(apply(&mut view, entry)), "what was on its way is nobody's");
+        }
+        assert_eq!(apply(&mut view, prepared(LogId(11))), ok());
+        for log in [9, 10] {
+            assert!(is_refused(apply(&mut view, made(log).command())), "{log}");
+        }
+        assert_eq!(apply(&mut view, made(11).command()), ok());
+        assert!(!view.was_dropped() && view.has_dropped(&made(9)));
+        // So many are remembered.
+        for log in 100..100 + DROPPED_MAX as u64 {
+            assert!(is_refused(apply(&mut view, dropped(&made(log)))));
+        }
+        assert_eq!(apply(&mut view, dropped(&made(11))), ok());
+        for log in 100..100 + DROPPED_MAX as u64 {
+            assert_eq!(apply(&mut view, dropped(&made(log))), ok());
+        }
+        assert!(!view.has_dropped(&made(11)) && view.has_dropped(&made(100)));
     }
 }

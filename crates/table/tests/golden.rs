@@ -4,14 +4,14 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{collect, read_all};
 use holdfast_table::entry::{
-    Asked, Body, Change, ChangeKind, Entry, Refusal, Settled, StreamEntry,
+    Asked, Body, Change, ChangeKind, Entry, Refusal, Resolution, Settled, StreamEntry,
 };
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId, Value};
 use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
 use holdfast_table::record::Record;
 use holdfast_table::region::Settings;
 use holdfast_table::sessions::{Outcome, Remembered, SessionImage, SessionResult};
-use holdfast_table::stream::{Member, Members, StreamImage};
+use holdfast_table::stream::{Accepted, Member, Members, StreamImage};
 use holdfast_table::tablet::branch::{Branch, BranchId};
 use holdfast_table::tablet::image::{ImageId, Item, Part};
 use holdfast_table::tablet::{Form, Mode, Shown, Tablet};
@@ -56,6 +56,8 @@ fn entries_have_these_bytes() {
         (Entry::Log(LogId(3)), "01 01 0300000000000000".to_owned()),
         (Entry::Promised { stream, epoch }, "01 04 02 0102000000000000".to_owned()),
         (Entry::Checked { stream, epoch }, "01 05 02 0102000000000000".to_owned()),
+        (Entry::Lost { region: RegionId(2), is_lost: true }, "01 0a 02 01".to_owned()),
+        (Entry::Lost { region: RegionId(2), is_lost: false }, "01 0a 02 00".to_owned()),
         (
             followed,
             format!(
@@ -73,6 +75,7 @@ fn entries_have_these_bytes() {
         (decided(change(ChangeKind::Forget)), in_entry(&format!("02 {key} 04"))),
         (decided(Body::Refused(Refusal::Found(6))), in_entry("03 01 0600000000000000")),
         (decided(Body::Refused(Refusal::Absent)), in_entry("03 02")),
+        (decided(Body::Refused(Refusal::NoBranch)), in_entry("03 03")),
         (decided(Body::Mark(vec![(RegionId(1), 7)])), in_entry("04 01000000 01 0700000000000000")),
         (
             decided(Body::Admit { region: RegionId(1), log: LogId(2) }),
@@ -151,7 +154,52 @@ fn branch(value: Option<Value>) -> Branch {
     Branch { id, after: 1, version: 2, value }
 }
 
-/// What a sealed region had alone: as it is said, asked for, sent in an image and kept in a snapshot.
+/// How a branch is seen to.
+#[test]
+fn resolutions_have_these_bytes() {
+    let two = "0200000000000000";
+    let id = format!("01000000 6b 02 {PLACE}");
+    let resolved = stream_entry(Body::Resolved(branch(None).id), None);
+    assert_eq!(resolved.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 08 {id}")));
+    assert_eq!(StreamEntry::from_bytes(&resolved.to_bytes()), Ok(resolved));
+    let (key, value) = ("01000000 6b", ChangeKind::Put([9].into()));
+    let kept = format!("01 {key} 0800000000000000 0700000000000000 01 02 01 01000000 09");
+    let next = change(value).change().cloned();
+    for (change, text) in [(None, "00".to_owned()), (next, kept)] {
+        let said = Place::new(Epoch::new(1, RegionId(2)), 2);
+        let body = Body::Resolves(Resolution { id: branch(None).id, said, change });
+        let resolves = stream_entry(body, None);
+        let said = format!("{BEFORE} {two}");
+        assert_eq!(
+            resolves.to_bytes(),
+            bytes(&format!("{PLACE} {BEFORE} 00 09 {id} {said} {text}"))
+        );
+        assert_eq!(resolves.encoded_bytes(), resolves.to_bytes().len() as u64);
+        assert_eq!(StreamEntry::from_bytes(&resolves.to_bytes()), Ok(resolves));
+    }
+    let BranchId { key, stream, place } = branch(None).id;
+    let asker = Asker { region: RegionId(3), ticket: 9 };
+    let asked = Asked { session: 4, sequence: 5, below: 5 };
+    let said = Place::new(Epoch::new(1, RegionId(2)), 2);
+    let no_place = "00".repeat(16);
+    let asked_text = "0400000000000000 0500000000000000 0500000000000000";
+    for (keep, text) in
+        [(None, "00".to_owned()), (Some(Expect::Version(2)), format!("01 03 {two}"))]
+    {
+        let op = Op::Resolve { asked, stream, place, said, keep };
+        let request = Request { key: key.clone(), op };
+        let asks = Message::Forward { asker, request, hops: 7, after: None };
+        let text = format!(
+            "01 03 0900000000000000 01000000 6b 04 {asked_text} 02 {PLACE} {BEFORE} {two} {text} 07 00 {no_place}"
+        );
+        has_bytes(&asks, &text);
+    }
+    let answer = Answer::Done { outcome: Outcome::Resolved, stream, place };
+    let answered = Message::Answered { ticket: 9, answer };
+    has_bytes(&answered, &format!("02 0900000000000000 01 03 02 {PLACE}"));
+}
+
+/// What a sealed region had alone: as it is said, sent in an image and kept in a snapshot.
 #[test]
 fn branches_have_these_bytes() {
     let (one, two) = ("0100000000000000", "0200000000000000");
@@ -162,23 +210,12 @@ fn branches_have_these_bytes() {
         let entry = stream_entry(Body::Branch(branch.clone()), None);
         assert_eq!(entry.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 07 {text}")));
         assert_eq!(StreamEntry::from_bytes(&entry.to_bytes()), Ok(entry));
-        has_bytes(&Message::Branch(branch.clone()), &format!("10 {text}"));
+        let tells = Message::Branch { branch: branch.clone(), shown: 2 };
+        has_bytes(&tells, &format!("11 {text} {two}"));
         let item = Item::Branch(branch);
         assert_eq!(item.to_bytes(), bytes(&format!("06 {text}")));
         assert_eq!(Item::from_bytes(&item.to_bytes()), Ok(item));
     }
-    let resolved = stream_entry(Body::Resolved(branch(None).id), None);
-    assert_eq!(resolved.to_bytes(), bytes(&format!("{PLACE} {BEFORE} 00 08 {id}")));
-    assert_eq!(StreamEntry::from_bytes(&resolved.to_bytes()), Ok(resolved));
-    let BranchId { key, stream, place } = branch(None).id;
-    let asker = Asker { region: RegionId(3), ticket: 9 };
-    let request = Request { key, op: Op::Resolve { stream, place } };
-    let asks = Message::Forward { asker, request, hops: 7, after: None };
-    let no_place = "00".repeat(16);
-    has_bytes(&asks, &format!("01 03 0900000000000000 01000000 6b 03 02 {PLACE} 07 00 {no_place}"));
-    let answer = Answer::Done { outcome: Outcome::Resolved, stream, place };
-    let answered = Message::Answered { ticket: 9, answer };
-    has_bytes(&answered, &format!("02 0900000000000000 01 03 02 {PLACE}"));
 
     // Said by its stream, and cut off here: of the second nobody knows but this region.
     let form = Form::new(Mode::Timeline, 2);
@@ -237,6 +274,41 @@ fn a_tablet_that_takes_an_image_is_kept_in_these_bytes() {
     assert_eq!(snapshot(&restored.unwrap()), wanted);
 }
 
+/// And which region an operator has called lost: the last one, until it was heard.
+#[test]
+fn a_tablet_that_knows_of_a_lost_region_is_kept_in_these_bytes() {
+    let form = Form::new(Mode::Timeline, 3);
+    let mut tablet = Tablet::new(&form, RegionId(0));
+    let snapshot = |tablet: &Tablet| {
+        let mut out = Vec::new();
+        collect(&mut out, |out| tablet.snapshot(out));
+        out
+    };
+    let call = |tablet: &mut Tablet, region: u8, is_lost: bool| {
+        let entry = Entry::Lost { region: RegionId(region), is_lost };
+        let applied = tablet.apply(tablet.applied() + 1, &entry.to_bytes(), &mut Vec::new());
+        applied.unwrap().accepted
+    };
+    assert_eq!(snapshot(&tablet).last(), Some(&0));
+    assert_eq!(call(&mut tablet, 1, true), Accepted::Yes);
+    assert_eq!(call(&mut tablet, 2, true), Accepted::Yes);
+    // Itself, and one that is none of its regions; and one that is not called lost.
+    for (region, is_lost) in [(0, true), (9, true), (1, false), (9, false)] {
+        assert_eq!(call(&mut tablet, region, is_lost), Accepted::Gap, "{region}");
+    }
+    let kept = snapshot(&tablet);
+    assert!(kept.ends_with(&bytes("04 02")), "{kept:x?}");
+    let mut restored =
+        read_all(&kept, |source| Tablet::restore(&form, RegionId(0), source)).unwrap();
+    assert_eq!((snapshot(&restored), restored.lost()), (kept, Some(RegionId(2))));
+    assert_eq!(call(&mut restored, 2, false), Accepted::Yes);
+    assert_eq!((snapshot(&restored).last(), restored.lost()), (Some(&0), None));
+    assert_eq!(call(&mut tablet, 1, true), Accepted::Yes);
+    // What was said to a log that is gone holds for none that follows it.
+    tablet.apply(tablet.applied() + 1, &Entry::Log(LogId(2)).to_bytes(), &mut Vec::new()).unwrap();
+    assert_eq!(tablet.lost(), None);
+}
+
 /// How much a message holds is known without encoding it.
 #[test]
 fn an_entry_has_as_many_bytes_as_it_says() {
@@ -270,7 +342,7 @@ fn what_a_newer_build_has_made_is_no_entry() {
         assert!(Entry::from_bytes(&bytes(text)).is_err(), "{text}");
     }
     let mut entry = bytes(&format!("01 02 02 {PLACE} {BEFORE} 00 01"));
-    *entry.last_mut().unwrap() = 9;
+    *entry.last_mut().unwrap() = 10;
     assert!(Entry::from_bytes(&entry).is_err(), "a body of a later build");
 }
 
@@ -334,7 +406,7 @@ fn a_tablet_is_made_and_kept_in_these_bytes() {
     let mut written = Vec::new();
     collect(&mut written, |out| apart(out, &mut || Ok(())));
     assert_eq!(written, snapshot, "apart from the view it is the same");
-    let later = view.apply(Index(4), &bytes("01 0a"));
+    let later = view.apply(Index(4), &bytes("01 0c"));
     assert!(matches!(later, Applied::UnknownVersion(_)), "{later:?}");
     assert!(matches!(view.apply(Index(5), &made.command()), Applied::Refused(_)));
 }

@@ -424,9 +424,14 @@ fn a_branch_that_was_resolved_is_not_said_again() {
     let position = Position { stream: HOME, matched, shown: 4, promised: second };
     region.arrived(RegionId(0), LogId(1), Message::Positions(vec![position]));
     effects(&mut region);
-    region.arrived(RegionId(0), LogId(1), Message::Branch(branch));
+    region.arrived(RegionId(0), LogId(1), Message::Branch { branch: branch.clone(), shown: 4 });
     effects(&mut region);
     assert_eq!(region.tablet().stream(HOME).tail(), Place::new(second, 6));
+    // One that nobody has said, it says.
+    let other = Branch { id: BranchId { key: b"other".to_vec(), ..branch.id.clone() }, ..branch };
+    region.arrived(RegionId(0), LogId(1), Message::Branch { branch: other, shown: 4 });
+    effects(&mut region);
+    assert_eq!(region.tablet().branches().said().len(), 1);
 }
 
 /// A log that was made anew had promised a stream, of which it had nothing yet, to whoever seals it, and then took an image

@@ -2,12 +2,15 @@
 
 use holdfast_base::Kind;
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Entry, StreamEntry};
+use holdfast_table::entry::{
+    Asked, Body, Change, ChangeKind, Entry, Refusal, Resolution, StreamEntry,
+};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use holdfast_table::message::{Answer, Expect, Message, Op, Position, Request};
-use holdfast_table::region::{Effect, Region, Settings};
+use holdfast_table::region::{Effect, Region, Sealing, Settings};
 use holdfast_table::sessions::Outcome;
 use holdfast_table::sim::world::folded;
+use holdfast_table::stream::Accepted;
 use holdfast_table::tablet::branch::{Branch, BranchId};
 use holdfast_table::tablet::{Form, Mode, Tablet};
 
@@ -270,48 +273,89 @@ fn a_timeline_home_that_could_not_append_waits_for_one_other() {
     assert_eq!(region.tablet().record(b"k").unwrap().version, 2);
 }
 
-/// Operators err: whatever they call lost, nothing is promised for it that is not.
+/// Operators err: whatever they call lost, nothing is promised for it that is not. Who was heard a moment ago may be
+/// called lost later: that was told as if it never could.
 #[test]
 fn who_is_not_lost_is_not_sealed() {
-    let kind = |mode, lost, heard: bool| {
-        let mut region = region(mode, &[]);
-        for _ in 0..=Settings::default().silence_ticks {
-            region.tick();
-        }
-        effects(&mut region);
-        if heard {
-            region.arrived(RegionId(1), LogId(1), Message::Positions(Vec::new()));
-        }
-        let told = region.seal(RegionId(lost)).map_err(|e| (e.kind, e.to_string()));
-        region.tick();
-        let asks = |effect: &Effect| {
+    let silence = Settings::default().silence_ticks;
+    let asks = |effects: &[Effect]| {
+        let asks = |effect: &&Effect| {
             matches!(effect, Effect::Send { message: Message::AskPromise { .. }, .. })
         };
-        (told, effects(&mut region).iter().filter(|effect| asks(effect)).count())
+        effects.iter().filter(asks).count()
     };
-    for (mode, lost, heard, why) in [
-        (Mode::Timeline, 0, false, "none of the table's other regions"),
-        (Mode::Timeline, 7, false, "none of the table's other regions"),
-        (Mode::Timeline, 1, true, "may be there"),
-        (Mode::Strong, 0, false, "none of the table's other regions"),
+    let silent_for = |mode, ticks: u32| {
+        let mut region = region(mode, &[]);
+        (0..ticks).for_each(|_| region.tick());
+        effects(&mut region);
+        region
+    };
+    for (mode, lost, why) in [
+        (Mode::Timeline, 0, "none of the table's other regions"),
+        (Mode::Timeline, 7, "none of the table's other regions"),
+        (Mode::Strong, 0, "none of the table's other regions"),
+        (Mode::Strong, 1, "the table is strong"),
     ] {
-        let (told, asked) = kind(mode, lost, heard);
-        let (kind, text) = told.expect_err("it is refused");
-        assert_eq!((kind, asked), (Kind::Invalid, 0), "{text}");
-        assert!(text.contains(why), "{text}");
+        let mut region = silent_for(mode, silence + 1);
+        let refused = region.seal(RegionId(lost)).expect_err("it is refused");
+        assert!(refused.kind == Kind::Invalid && refused.message.contains(why), "{refused}");
+        region.tick();
+        assert_eq!(asks(&effects(&mut region)), 0);
     }
-    let (told, _) = kind(Mode::Strong, 1, false);
-    assert!(told.is_err_and(|(_, text)| text.contains("the table is strong")));
-    assert_eq!(kind(Mode::Timeline, 1, false), (Ok(false), 2), "both are asked: one may be back");
+    let mut region = silent_for(Mode::Timeline, silence + 1);
+    region.arrived(RegionId(1), LogId(1), Message::Positions(Vec::new()));
+    for left in (1..=silence + 1).rev() {
+        assert_eq!(region.seal(RegionId(1)), Ok(Sealing::Heard { ticks: left }));
+        region.tick();
+        assert_eq!(asks(&effects(&mut region)), 0);
+    }
+    // Twice while it is being written, and once it is: one entry, and both others are asked, for one may be back.
+    let before = region.tablet().applied();
+    for _ in 0..2 {
+        assert!(region.seal(RegionId(1)).is_err_and(|e| e.kind == Kind::Retry));
+    }
+    assert_eq!((asks(&effects(&mut region)), region.tablet().applied()), (0, before + 1));
+    assert_eq!(region.seal(RegionId(1)), Ok(Sealing::Waits(Vec::new())));
+    region.tick();
+    assert_eq!(asks(&effects(&mut region)), 2);
+    assert_eq!(region.seal(RegionId(1)), Ok(Sealing::Waits(vec![RegionId(2)])));
+    // Heard again, it is not lost, and that is written down.
+    region.arrived(RegionId(1), LogId(1), Message::Positions(Vec::new()));
+    region.arrived(RegionId(1), LogId(1), Message::Positions(Vec::new()));
+    effects(&mut region);
+    assert_eq!(region.tablet().lost(), None);
 }
 
-/// What two operators resolve at once is resolved once, or both are told so; what is no branch is told to be none.
+fn outcomes(effects: &[Effect]) -> Vec<(u64, Outcome)> {
+    let outcome = |effect: &Effect| match effect {
+        Effect::Answer { client, answer: Answer::Done { outcome, .. } } => {
+            Some((*client, *outcome))
+        }
+        Effect::Answer { client, answer } => panic!("{client} was told {answer:?}"),
+        _ => None,
+    };
+    effects.iter().filter_map(outcome).collect()
+}
+
+fn branch_of_k(stream: StreamId) -> Branch {
+    let place = Place::new(Epoch::new(9, RegionId(2)), 3);
+    let id = BranchId { key: b"k".to_vec(), stream, place };
+    Branch { id, after: 1, version: 2, value: Some([1].into()) }
+}
+
+fn resolve(sequence: u64, id: &BranchId, keep: Option<Expect>) -> Request {
+    let asked = Asked { session: 3, sequence, below: 1 };
+    let (stream, place, said) = (id.stream, id.place, Place::default());
+    Request { key: id.key.clone(), op: Op::Resolve { asked, stream, place, said, keep } }
+}
+
+/// What two operators resolve at once one of them resolves, and the other one is told that it is no branch any more;
+/// and so is whoever names what is none. A repetition gets the first answer.
 #[test]
 fn a_branch_is_resolved_once() {
     let here = StreamId(0);
-    let place = Place::new(Epoch::new(9, RegionId(2)), 3);
-    let id = BranchId { key: b"k".to_vec(), stream: here, place };
-    let branch = Branch { id: id.clone(), after: 1, version: 2, value: Some([1].into()) };
+    let branch = branch_of_k(here);
+    let id = branch.id.clone();
     let entry = |number, body| StreamEntry {
         place: Place::new(here.first_epoch(), number),
         before: if number == 1 { Epoch::default() } else { here.first_epoch() },
@@ -321,36 +365,93 @@ fn a_branch_is_resolved_once() {
     let said = Entry::Decided { stream: here, entry: entry(1, Body::Branch(branch)) };
     let mut region = region(Mode::Timeline, &[said]);
     assert_eq!(region.tablet().branches().said().len(), 1);
-    let resolve = |stream, place, key: &[u8]| {
-        let op = Op::Resolve { stream, place };
-        Request { key: key.to_vec(), op }
-    };
-    for (stream, place, key) in [
-        (StreamId(99), place, &b"k"[..]),
-        (here, Place::new(Epoch(u64::MAX), u64::MAX), b"k"),
-        (here, place, b"other"),
-        (here, place, b""),
-    ] {
-        region.ask(1, resolve(stream, place, key));
+    let none = Outcome::Refused(Refusal::NoBranch);
+    for (number, other) in [
+        BranchId { stream: StreamId(99), ..id.clone() },
+        BranchId { place: Place::new(Epoch(u64::MAX), u64::MAX), ..id.clone() },
+        BranchId { key: b"other".to_vec(), ..id.clone() },
+        BranchId { key: Vec::new(), ..id.clone() },
+    ]
+    .iter()
+    .enumerate()
+    {
+        region.ask(1, resolve(1 + number as u64, other, None));
+        assert_eq!(outcomes(&effects(&mut region)), [(1, none)], "{other:?}");
     }
-    let refused = effects(&mut region);
-    assert_eq!(answers(&refused), 4);
-    assert!(refused.iter().all(|effect| matches!(
-        effect,
-        Effect::Answer { answer: Answer::Done { outcome: Outcome::Refused(_), .. }, .. }
-            | Effect::Send { .. }
-    )));
     // Both arrive before either is durable.
-    region.ask(2, resolve(here, place, b"k"));
-    region.ask(3, resolve(here, place, b"k"));
-    let told = effects(&mut region);
-    assert_eq!(answers(&told), 2, "{told:?}");
-    assert!(region.tablet().branches().is_empty());
+    region.ask(2, resolve(10, &id, None));
+    region.ask(3, resolve(11, &id, Some(Expect::Absent)));
+    region.ask(4, resolve(10, &id, None));
+    let mut told = outcomes(&effects(&mut region));
+    told.sort_by_key(|(client, _)| *client);
+    assert_eq!(told, [(2, Outcome::Resolved), (3, none), (4, Outcome::Resolved)]);
+    assert!(region.tablet().branches().is_empty() && region.tablet().record(b"k").is_none());
     assert_eq!(region.tablet().branches().bytes(), 0);
-    region.ask(4, resolve(here, place, b"k"));
-    let told = effects(&mut region);
-    assert!(told.iter().any(|effect| matches!(
-        effect,
-        Effect::Answer { client: 4, answer: Answer::Done { outcome: Outcome::Refused(_), .. } }
-    )));
+    region.ask(5, resolve(12, &id, None));
+    region.ask(6, resolve(10, &id, None));
+    assert_eq!(outcomes(&effects(&mut region)), [(6, Outcome::Resolved), (5, none)]);
+}
+
+/// To keep a branch was to write what it had and then to say that it is none: two steps, and whoever wrote the record
+/// between them was written over, or two operators kept one thing and its contrary. It is one entry where the record
+/// is at home.
+#[test]
+fn a_branch_is_kept_in_the_place_of_one_version() {
+    let here = StreamId(0);
+    let branch = branch_of_k(here);
+    let id = branch.id.clone();
+    let place = Place::new(here.first_epoch(), 1);
+    let body = Body::Branch(branch);
+    let said = StreamEntry { place, before: Epoch::default(), asked: None, body };
+    let mut region = region(Mode::Timeline, &[Entry::Decided { stream: here, entry: said }]);
+    let value = |region: &Region| {
+        let record = region.tablet().record(b"k")?;
+        Some((record.version, record.value.clone()?.to_vec()))
+    };
+    region.ask(1, resolve(1, &id, Some(Expect::Version(1))));
+    assert_eq!(outcomes(&effects(&mut region)), [(1, Outcome::Refused(Refusal::Absent))]);
+    // A write is on its way, of which the one who resolves knows nothing.
+    region.ask(2, write(1));
+    region.ask(3, resolve(2, &id, Some(Expect::Absent)));
+    let told = outcomes(&effects(&mut region));
+    let found = Outcome::Refused(Refusal::Found(1));
+    assert_eq!(told, [(2, Outcome::Written(1)), (3, found)]);
+    assert_eq!(region.tablet().branches().said().len(), 1, "it is as it was");
+    // And one that comes behind it follows on it.
+    region.ask(4, resolve(3, &id, Some(Expect::Version(1))));
+    region.ask(5, write(2));
+    let told = outcomes(&effects(&mut region));
+    assert_eq!(told, [(4, Outcome::Resolved), (5, Outcome::Written(3))]);
+    assert!(region.tablet().branches().is_empty());
+    assert_eq!(value(&region).unwrap().0, 3);
+}
+
+/// A branch is said in the stream that it is of, and seen to where its record is at home. Another region may get the
+/// second before the first: the branch would come back there, and nowhere else.
+#[test]
+fn nobody_shows_that_a_branch_is_resolved_before_it_was_said() {
+    let (home, of) = (StreamId(0), StreamId(1));
+    let branch = branch_of_k(of);
+    let entry = |stream: StreamId, body| {
+        let place = Place::new(stream.first_epoch(), 1);
+        let entries = vec![StreamEntry { place, before: Epoch::default(), asked: None, body }];
+        let (under, before) = (stream.first_epoch(), Place::default());
+        Entry::Followed { stream, under, before, entries }.to_bytes()
+    };
+    let said = Place::new(of.first_epoch(), 1);
+    let (key, kind) = (b"k".to_vec(), ChangeKind::Put([1].into()));
+    let origin = RegionId(0);
+    let change = Some(Change { key, version: 1, after: 0, home, origin, kind });
+    let resolution = Resolution { id: branch.id.clone(), said, change };
+    let entries = [entry(home, Body::Resolves(resolution)), entry(of, Body::Branch(branch))];
+    let form = Form::new(Mode::Timeline, 3);
+    for order in [[0, 1], [1, 0]] {
+        let mut tablet = Tablet::new(&form, RegionId(2));
+        for at in order {
+            let applied = tablet.apply(tablet.applied() + 1, &entries[at], &mut Vec::new());
+            assert_eq!(applied.unwrap().accepted, Accepted::Yes);
+        }
+        assert!(tablet.branches().is_empty(), "{:?}", tablet.branches());
+        assert_eq!(tablet.record(b"k").map(|record| record.version), Some(1));
+    }
 }

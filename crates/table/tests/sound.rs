@@ -5,13 +5,14 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::random::Random;
 use holdfast_base::stream;
 use holdfast_env::trial::Trial;
-use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Refusal, StreamEntry};
+use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Refusal, Resolution, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
 use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
 use holdfast_table::record::Record;
 use holdfast_table::region::{Effect, Region, Settings};
 use holdfast_table::sessions::{Outcome, Remembered, SessionImage, SessionResult};
 use holdfast_table::stream::{Member, Members, StreamImage};
+use holdfast_table::tablet::branch::BranchId;
 use holdfast_table::tablet::image::{ImageId, Item, Part};
 use holdfast_table::tablet::{Form, Mode, Shown, Tablet};
 use holdfast_table::token::Token;
@@ -70,7 +71,16 @@ impl Liar {
     }
 
     fn body(&mut self) -> Body {
-        match self.0.below(10) {
+        match self.0.below(11) {
+            10 => {
+                let change = match self.body() {
+                    Body::Change(change) => Some(change),
+                    _ => None,
+                };
+                let key = change.as_ref().map_or_else(|| self.key(), |change| change.key.clone());
+                let id = BranchId { key, stream: self.stream(), place: self.place() };
+                Body::Resolves(Resolution { id, said: self.place(), change })
+            }
             0 => Body::Open,
             1 => Body::Refused(Refusal::Found(self.number())),
             2 => Body::Mark(vec![(self.region(), self.number()), (self.region(), self.number())]),

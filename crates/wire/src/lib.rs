@@ -199,6 +199,10 @@ pub const OP_TABLE_SEAL: u16 = 0x070a;
 pub const OP_TABLE_BRANCHES: u16 = 0x070b;
 /// `TABLE_RESOLVE`: [`table::Resolve`]; answered empty.
 pub const OP_TABLE_RESOLVE: u16 = 0x070c;
+/// `TABLE_DROP`: [`table::DropTable`]; answered with [`table::Dropped`].
+pub const OP_TABLE_DROP: u16 = 0x070d;
+/// `TABLE_GONE`: [`table::Gone`]; answered empty.
+pub const OP_TABLE_GONE: u16 = 0x070e;
 
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.

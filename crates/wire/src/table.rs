@@ -65,10 +65,12 @@ pub struct RegionInfo {
     pub region: u8,
     /// How long ago it was heard last; nothing where it was not, since this node has decided.
     pub heard_ms: Option<u64>,
+    /// An operator has called it lost, and nothing was heard of it since.
+    pub is_called_lost: bool,
     /// Why it cannot be reached, if it was tried in vain.
     pub trouble: String,
 }
-codec_struct!(RegionInfo { region, heard_ms, trouble });
+codec_struct!(RegionInfo { region, heard_ms, is_called_lost, trouble });
 
 /// One of its tablets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -173,6 +175,31 @@ pub struct Adopt {
     pub tablets: Vec<Vec<u8>>,
 }
 codec_struct!(Adopt { by, table, tablets });
+
+/// Drops a table, in all of its regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DropTable {
+    pub table: String,
+}
+codec_struct!(DropTable { table });
+
+/// A table is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The regions that could not be told, and drop it once they are back.
+    pub away: Vec<u8>,
+}
+codec_struct!(Dropped { away });
+
+/// From one region to another: tablets that were made by these entries are dropped, and no others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The region that says so.
+    pub by: u8,
+    pub table: String,
+    pub tablets: Vec<Vec<u8>>,
+}
+codec_struct!(Gone { by, table, tablets });
 
 /// From one region to another, what its tablets say; the body has a list of [`Told`]. Nothing is answered but
 /// that it came.
@@ -315,8 +342,8 @@ pub struct Read {
 }
 codec_struct!(Read { table, level, keys, seen, forgot });
 
-/// Says that a region is lost: what is at home there goes on without it, of a timeline table. Asked again until
-/// all of it does.
+/// Says that a region is lost: what is at home there goes on without it, of a timeline table. Whoever wants to know
+/// when all of it does asks again; once this was answered without `heard_for_ms`, it is in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seal {
     pub table: String,
@@ -331,8 +358,11 @@ pub struct Sealed {
     pub are_led: bool,
     /// The regions whose promise is waited for.
     pub waits_for: Vec<u8>,
+    /// The region was heard a moment ago, and may be called lost after so long without a word of it; 0 where it may
+    /// be.
+    pub heard_for_ms: u64,
 }
-codec_struct!(Sealed { are_led, waits_for });
+codec_struct!(Sealed { are_led, waits_for, heard_for_ms });
 
 /// Which branch: of which key, and where its last version was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -388,13 +418,19 @@ pub struct Branches {
 }
 codec_struct!(Branches { table, tablet, after });
 
-/// Says that somebody has seen to a branch: it is one no more.
+/// Says that somebody has seen to a branch: it is one no more. A repetition gets the first answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolve {
     pub table: String,
     pub branch: BranchName,
+    /// As of a [`Write`] and its [`Row`].
+    pub session: u64,
+    pub sequence: u64,
+    pub below: u64,
+    /// What the branch has is the record's next version, if the record is as expected; nothing: it stays as it is.
+    pub keep: Option<Expect>,
 }
-codec_struct!(Resolve { table, branch });
+codec_struct!(Resolve { table, branch, session, sequence, below, keep });
 
 impl Encode for BranchName {
     fn encode(&self, out: &mut Vec<u8>) {

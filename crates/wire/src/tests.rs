@@ -512,7 +512,7 @@ fn table_messages(m: &mut Messages) {
     };
     let tablets = vec![tablet];
     let (heard_ms, trouble) = (Some(10), "w".to_owned());
-    let others = vec![table::RegionInfo { region: 2, heard_ms, trouble }];
+    let others = vec![table::RegionInfo { region: 2, heard_ms, is_called_lost: true, trouble }];
     m.add(
         "table::TableInfo",
         table::TableInfo { table: name.clone(), mode, region: 1, regions: 3, tablets, others },
@@ -555,14 +555,7 @@ fn table_messages(m: &mut Messages) {
     let levels =
         vec![table::Level::Any, table::Level::Latest, table::Level::Strong, table::Level::Session];
     m.add("table::Level, the others", levels);
-    m.add("table::Seal", table::Seal { table: name.clone(), lost: 2 });
-    m.add("table::Sealed", table::Sealed { are_led: true, waits_for: vec![3] });
-    let branch = table::BranchName { key: key.clone(), stream: 1, epoch: 2, number: 3 };
-    let (after, version, value) = (4, 5, Some(vec![6]));
-    m.add("table::Branch", table::Branch { name: branch.clone(), after, version, value });
-    let asked = table::Branches { table: name.clone(), tablet: 7, after: Some(branch.clone()) };
-    m.add("table::Branches", asked);
-    m.add("table::Resolve", table::Resolve { table: name.clone(), branch });
+    lost_regions_and_tables(m, &name, &key);
     let scan = table::Scan {
         table: name,
         from: key.clone(),
@@ -575,6 +568,22 @@ fn table_messages(m: &mut Messages) {
     let found = table::Found { key: key.clone(), record };
     m.add("table::Found", found.clone());
     m.add("table::Page", table::Page { found: vec![found], next: Some(key) });
+}
+
+fn lost_regions_and_tables(m: &mut Messages, name: &str, key: &[u8]) {
+    m.add("table::Seal", table::Seal { table: name.to_owned(), lost: 2 });
+    m.add("table::Sealed", table::Sealed { are_led: true, waits_for: vec![3], heard_for_ms: 4 });
+    let branch = table::BranchName { key: key.to_vec(), stream: 1, epoch: 2, number: 3 };
+    let (after, version, value) = (4, 5, Some(vec![6]));
+    m.add("table::Branch", table::Branch { name: branch.clone(), after, version, value });
+    let asked = table::Branches { table: name.to_owned(), tablet: 7, after: Some(branch.clone()) };
+    m.add("table::Branches", asked);
+    let (table, keep) = (name.to_owned(), Some(table::Expect::Version { version: 11 }));
+    let resolve = table::Resolve { table, branch, session: 8, sequence: 9, below: 10, keep };
+    m.add("table::Resolve", resolve);
+    m.add("table::DropTable", table::DropTable { table: name.to_owned() });
+    m.add("table::Dropped", table::Dropped { away: vec![2] });
+    m.add("table::Gone", table::Gone { by: 1, table: name.to_owned(), tablets: vec![vec![2]] });
 }
 
 #[test]

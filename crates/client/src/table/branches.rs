@@ -1,17 +1,19 @@
 //! A region that is lost: what is at home there goes on without it, and what it had alone comes back as branches,
 //! each of which somebody resolves. See docs/tables.md.
 
-use super::{TableClient, TableWrite, decoded};
+use super::{TableClient, decoded};
 use crate::client::rest;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::{Clock, RealClock};
 use holdfast_wire as wire;
-use holdfast_wire::table::{self as msg, Branch, BranchName, Expect, Level, Sealed, Written};
+use holdfast_wire::table::{self as msg, Branch, BranchName, Expect, Level, Sealed};
 use std::time::Duration;
 
 /// Between two looks whether a lost region's homes are led.
 const LOOK: Duration = Duration::from_millis(300);
-/// So often: longer than promises take around the earth.
-const LOOKS: u32 = 50;
+/// How long to wait for a lost region's homes, as a rule: for its silence, and longer than promises take around the
+/// earth.
+pub const SEALED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a record is once its branch is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,30 +24,106 @@ pub enum Keep {
     Branch,
 }
 
-impl TableClient<'_> {
-    /// Says that a region is lost, and waits until what is at home there is led by one that is there; of a
-    /// timeline table. `Retry` where that does not come: to be said again.
-    pub fn seal(&mut self, lost: u8) -> Result<()> {
-        let mut waits_for = Vec::new();
-        for look in 0..LOOKS {
-            if look > 0 {
-                rest(LOOK);
-            }
-            let seal = msg::Seal { table: self.table.clone(), lost };
-            let sealed: Sealed = decoded(self.send(wire::OP_TABLE_SEAL, &seal, &[])?.meta())?;
-            if sealed.are_led {
-                return Ok(());
-            }
-            waits_for = sealed.waits_for;
+/// What an order to go on without a region waits for.
+enum Waits {
+    /// The region's silence, for so long.
+    Silence(u64),
+    /// What the node said.
+    Asked(String),
+    /// Promises of these.
+    Promises(Vec<u8>),
+}
+
+impl Waits {
+    /// What is told once.
+    fn kind(&self) -> u8 {
+        match self {
+            Waits::Silence(_) => 0,
+            Waits::Asked(_) => 1,
+            Waits::Promises(_) => 2,
         }
-        let others: Vec<String> = waits_for.iter().map(|of| format!("region {of}")).collect();
-        let missing = match others.is_empty() {
-            true => "another region is to lead it, and does not yet".to_owned(),
+    }
+
+    fn missing(of: &[u8]) -> String {
+        let others: Vec<String> = of.iter().map(|of| format!("region {of}")).collect();
+        match others.is_empty() {
+            true => "another region has claimed a home, and does not lead it yet (`table describe` names it): where it waits \
+                     for this one, say the same there"
+                .to_owned(),
             false => format!("{} did not promise yet", others.join(", ")),
-        };
-        Err(Error::retry(format!(
-            "seal what is at home in region {lost}: {missing}: say it again once all others can be reached"
-        )))
+        }
+    }
+
+    fn sentence(&self, lost: u8) -> String {
+        match self {
+            Waits::Silence(ms) => format!(
+                "region {lost} may be there: waiting until it has been silent for {} s more",
+                ms.div_ceil(1000)
+            ),
+            Waits::Asked(why) => format!("waiting: {why}"),
+            Waits::Promises(of) => {
+                format!(
+                    "it is written down that region {lost} is lost: waiting: {}",
+                    Waits::missing(of)
+                )
+            }
+        }
+    }
+
+    fn why_not(self) -> String {
+        match self {
+            Waits::Silence(ms) => format!(
+                "it may be there: it was heard, or this node started, a moment ago, and nothing was changed: say it \
+                 again in {} s, if it is silent until then",
+                ms.div_ceil(1000)
+            ),
+            Waits::Asked(why) => why,
+            Waits::Promises(of) => format!(
+                "{}: it is written down and goes on once all others can be reached; say it again to see",
+                Waits::missing(&of)
+            ),
+        }
+    }
+}
+
+impl TableClient<'_> {
+    /// Says that a region is lost, and waits for so long until what is at home there is led by one that is there; of
+    /// a timeline table. `tell` is told what it waits for whenever that is something else. Once it waits for other
+    /// regions the order is in the log, and is carried out whoever waits.
+    ///
+    /// # Errors
+    /// `Retry` where that does not come, or the region was heard a moment ago: to be said again. `Invalid` where it
+    /// is no other region of the table, or the table is strong.
+    pub fn seal(&mut self, lost: u8, within: Duration, mut tell: impl FnMut(&str)) -> Result<()> {
+        let begun = RealClock::new();
+        let (mut told, mut missing) = (None, Vec::new());
+        loop {
+            let seal = msg::Seal { table: self.table.clone(), lost };
+            let answer = self.send(wire::OP_TABLE_SEAL, &seal, &[]);
+            let waits = match answer.and_then(|answer| decoded::<Sealed>(answer.meta())) {
+                Ok(sealed) if sealed.are_led => return Ok(()),
+                Ok(sealed) if sealed.heard_for_ms > 0 => Waits::Silence(sealed.heard_for_ms),
+                Ok(sealed) => {
+                    // Between two attempts nobody is asked.
+                    if !sealed.waits_for.is_empty() {
+                        missing = sealed.waits_for;
+                    }
+                    Waits::Promises(missing.clone())
+                }
+                Err(e) if e.kind == Kind::Retry => Waits::Asked(e.message),
+                Err(e) => return Err(e),
+            };
+            let waited = Duration::from_nanos(begun.monotonic_ns());
+            if waited + LOOK > within {
+                let doing = format_args!("seal what is at home in region {lost}");
+                return Err(Error::retry(waits.why_not()).context(doing));
+            }
+            let kind = waits.kind();
+            if told.replace(kind) != Some(kind) {
+                tell(&waits.sentence(lost));
+            }
+            rest(LOOK);
+        }
     }
 
     /// The next branches of a tablet behind one of them, in order of their keys; none at the end.
@@ -105,44 +183,24 @@ impl TableClient<'_> {
         }
     }
 
-    /// Sees to a branch: it is one no more, in no region. `Exists` where somebody else wrote the record or saw
-    /// to the branch meanwhile.
+    /// Sees to a branch: it is one no more, in no region. One step, decided where the record is at home: of two who
+    /// see to it one does. `Exists` where the record was written meanwhile, and the branch is to be kept; `NotFound`
+    /// where somebody else has seen to the branch.
     pub fn resolve(&mut self, branch: &Branch, keep: Keep) -> Result<()> {
-        let key = &branch.name.key;
-        if keep == Keep::Branch {
-            self.keep_branch(branch)?;
-        }
-        let resolve = msg::Resolve { table: self.table.clone(), branch: branch.name.clone() };
-        match self.send(wire::OP_TABLE_RESOLVE, &resolve, &[]) {
-            // Its value was written for nothing, or in the place of what they kept: nobody is told otherwise.
-            Err(e) if keep == Keep::Branch && e.kind == Kind::NotFound => {
-                Err(Error::exists(format!(
-                    "record `{}` has what the branch had as its next version, but somebody else saw to the \
-                     branch meanwhile, and may have kept the record: look at it",
-                    shown(key)
-                )))
+        let keep = match keep {
+            Keep::Record => None,
+            Keep::Branch => {
+                let record = self.get(&branch.name.key, Level::Latest)?;
+                let version = record.map(|record| record.version);
+                Some(version.map_or(Expect::Absent, |version| Expect::Version { version }))
             }
-            resolved => resolved.map(drop),
-        }
-    }
-
-    /// Makes what the branch has the record's next version.
-    fn keep_branch(&mut self, branch: &Branch) -> Result<()> {
-        let key = &branch.name.key;
-        let version = self.get(key, Level::Latest)?.map(|record| record.version);
-        let expect = version.map_or(Expect::Absent, |version| Expect::Version { version });
-        let value = branch.value.clone();
-        // What is deleted on both sides is so already.
-        let is_to_write = version.is_some() || value.is_some();
-        let write = is_to_write.then(|| TableWrite { key: key.clone(), value, expect });
-        let written = self.write(write.as_slice())?;
-        if written.iter().all(|written| matches!(written, Written::Version { .. })) {
-            return Ok(());
-        }
-        Err(Error::exists(format!(
-            "record `{}` was written meanwhile, and the branch is as it was: look at both, and say it again",
-            shown(key)
-        )))
+        };
+        let sequence = self.next;
+        self.next += 1;
+        let (table, branch) = (self.table.clone(), branch.name.clone());
+        let (session, below) = (self.session, sequence);
+        let resolve = msg::Resolve { table, branch, session, sequence, below, keep };
+        self.send(wire::OP_TABLE_RESOLVE, &resolve, &[]).map(drop)
     }
 }
 

@@ -5,8 +5,9 @@ use crate::log::text_or_hex;
 use clap::ValueEnum;
 use holdfast_base::Result;
 use holdfast_client::{self as client, Client};
-use holdfast_command::output::Output;
+use holdfast_command::output::{self, Output};
 use serde_json::json;
+use std::time::Duration;
 
 /// See `--keep`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,8 +18,13 @@ pub enum Keep {
     Branch,
 }
 
-pub(super) fn seal(client: &mut Client, table: &str, lost: u8, out: &mut Output) -> Result<()> {
-    client.table(table).seal(lost)?;
+pub(super) fn seal(
+    client: &mut Client,
+    (table, lost): (&str, u8),
+    within: Duration,
+    out: &mut Output,
+) -> Result<()> {
+    client.table(table).seal(lost, within, |waits| output::aside(waits))?;
     out.line(
         || format!("sealed: what is at home in region {lost} is led by a region that is there"),
         || json!({"table": table, "lost": lost, "sealed": true}),

@@ -247,7 +247,14 @@ impl Part {
         let seal = table::Seal { table: table(), lost: 1 };
         let branches = table::Branches { table: table(), tablet: 0, after: None };
         let branch = table::BranchName { key: b"k".to_vec(), stream: 0, epoch: 1, number: 1 };
-        let resolve = table::Resolve { table: table(), branch };
+        let resolve = table::Resolve {
+            table: table(),
+            branch,
+            session: 1,
+            sequence: 1,
+            below: 1,
+            keep: None,
+        };
         let scan = table::Scan { table: table(), from, until, backwards: false, rows_max };
         vec![
             (wire::OP_TABLE_MAKE, make.to_bytes(), true),
@@ -258,6 +265,7 @@ impl Part {
             (wire::OP_TABLE_SEAL, seal.to_bytes(), true),
             (wire::OP_TABLE_BRANCHES, branches.to_bytes(), false),
             (wire::OP_TABLE_RESOLVE, resolve.to_bytes(), true),
+            (wire::OP_TABLE_DROP, table::DropTable { table: table() }.to_bytes(), true),
         ]
     }
 
@@ -396,6 +404,10 @@ fn of_region(by: u8) -> Vec<(u16, Vec<u8>)> {
         (wire::OP_TABLE_PREPARE, prepare.to_bytes()),
         (wire::OP_TABLE_ADOPT, adopt.to_bytes()),
         (wire::OP_TABLE_TELL, table::Tell { by }.to_bytes()),
+        (
+            wire::OP_TABLE_GONE,
+            table::Gone { by, table: "t".into(), tablets: Vec::new() }.to_bytes(),
+        ),
     ]
 }
 

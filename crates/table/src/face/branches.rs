@@ -1,9 +1,12 @@
 //! A region that is lost, and what it had alone: its streams are sealed, and its branches listed and resolved.
 
-use super::TableFace;
+use super::form::expected;
+use super::{TICK_NS, TableFace};
+use crate::entry::{Asked, Refusal};
 use crate::ids::{Epoch, Place, RegionId, StreamId};
 use crate::message::{Answer, Op, Request as Asking};
 use crate::name::tablet_of;
+use crate::region::Sealing;
 use crate::sessions::Outcome;
 use crate::tablet::Tablet;
 use crate::tablet::branch::{Branch, BranchId};
@@ -33,15 +36,28 @@ impl TableFace {
 
     /// In each tablet the streams of a lost region go on without it.
     fn seal(&self, seal: &msg::Seal) -> Result<msg::Sealed> {
-        let (mut are_led, mut waits_for) = (true, Vec::new());
-        for tablet in self.table(&seal.table)? {
-            let (is_led, waits) = tablet.seal(RegionId(seal.lost))?;
-            are_led &= is_led;
-            waits_for.extend(waits.into_iter().map(|region| region.0));
+        let mut sealed = msg::Sealed { are_led: true, waits_for: Vec::new(), heard_for_ms: 0 };
+        // All of them are told before anybody hears that one of them has yet to do something.
+        let tablets = self.table(&seal.table)?;
+        let told: Vec<Result<Sealing>> =
+            tablets.iter().map(|tablet| tablet.seal(RegionId(seal.lost))).collect();
+        for told in told {
+            match told? {
+                Sealing::Done => {}
+                Sealing::Waits(waits) => {
+                    sealed.are_led = false;
+                    sealed.waits_for.extend(waits.into_iter().map(|region| region.0));
+                }
+                Sealing::Heard { ticks } => {
+                    sealed.are_led = false;
+                    let ms = u64::from(ticks) * TICK_NS / 1_000_000;
+                    sealed.heard_for_ms = ms.max(sealed.heard_for_ms);
+                }
+            }
         }
-        waits_for.sort_unstable();
-        waits_for.dedup();
-        Ok(msg::Sealed { are_led, waits_for })
+        sealed.waits_for.sort_unstable();
+        sealed.waits_for.dedup();
+        Ok(sealed)
     }
 
     pub(super) fn serve_branches(self: Arc<Self>, request: Request<'_>) {
@@ -73,6 +89,9 @@ impl TableFace {
             let doing = format_args!("resolve a branch of table `{}`", name.escape_debug());
             answer(reply, told.map_err(|e| e.context(doing)).map(|()| (Vec::new(), Parts::None)));
         };
+        if resolve.sequence == 0 {
+            return done(Err(Error::invalid("it has number 0: number a session's writes from 1")));
+        }
         let tablets = match self.table(&resolve.table) {
             Ok(tablets) => tablets,
             Err(e) => return done(Err(e)),
@@ -82,13 +101,19 @@ impl TableFace {
         let told = move |told: Result<Answer>| {
             done(told.and_then(|told| match told {
                 Answer::Done { outcome: Outcome::Resolved, .. } => Ok(()),
-                Answer::Done { .. } => Err(Error::not_found(
-                    "this region knows none of that name: it was seen to, or has yet to come here",
+                Answer::Done { outcome: Outcome::Refused(Refusal::NoBranch), .. } => {
+                    Err(Error::not_found("there is none of that name: somebody has seen to it"))
+                }
+                Answer::Done { .. } => Err(Error::exists(
+                    "the record was written meanwhile, and the branch is as it was: look at both, and say it again",
                 )),
                 other => Err(Error::bug(format!("it was answered {other:?}"))),
             }));
         };
-        tablet.ask(Asking { key, op: Op::Resolve { stream, place } }, Box::new(told));
+        let msg::Resolve { session, sequence, below, keep, .. } = resolve;
+        let (asked, said) = (Asked { session, sequence, below }, Place::default());
+        let op = Op::Resolve { asked, stream, place, said, keep: keep.map(expected) };
+        tablet.ask(Asking { key, op }, Box::new(told));
     }
 }
 

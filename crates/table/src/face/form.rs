@@ -2,13 +2,22 @@
 
 use crate::entry::Refusal;
 use crate::ids::{Epoch, Place, StreamId};
-use crate::message::Answer;
+use crate::message::{Answer, Expect};
 use crate::sessions::Outcome;
 use crate::token::Token;
 use holdfast_base::{Error, Result};
 use holdfast_wire::table::{
     self as msg, ANSWER_BYTES_MAX, KEY_BYTES_MAX, SEEN_MAX, Seen, VALUE_BYTES_MAX,
 };
+
+/// On what a write insists.
+pub fn expected(expect: msg::Expect) -> Expect {
+    match expect {
+        msg::Expect::Any => Expect::Any,
+        msg::Expect::Absent => Expect::Absent,
+        msg::Expect::Version { version } => Expect::Version(version),
+    }
+}
 
 /// What came of a write to this tablet, and where it was decided.
 pub fn written(answer: Answer, tablet: u16) -> Result<(msg::Written, Seen)> {
@@ -19,7 +28,9 @@ pub fn written(answer: Answer, tablet: u16) -> Result<(msg::Written, Seen)> {
         Outcome::Written(version) => msg::Written::Version { version },
         Outcome::Refused(Refusal::Found(version)) => msg::Written::Found { version },
         Outcome::Refused(Refusal::Absent) => msg::Written::Absent,
-        Outcome::Resolved => return Err(Error::bug("a write was answered as a branch's end")),
+        Outcome::Resolved | Outcome::Refused(Refusal::NoBranch) => {
+            return Err(Error::bug("a write was answered as a branch's end"));
+        }
     };
     let (epoch, number) = (place.epoch.0, place.number);
     Ok((written, Seen { tablet, stream: stream.0, epoch, number }))

@@ -3,11 +3,11 @@
 
 use super::TableFace;
 use super::form::{
-    check_keys, check_level, check_rows, check_seen, fits, found, token_of, written,
+    check_keys, check_level, check_rows, check_seen, expected, fits, found, token_of, written,
 };
 use crate::entry::Asked;
 use crate::ids::{Place, StreamId};
-use crate::message::{Answer, Expect, Level, Op, Request as Asking};
+use crate::message::{Answer, Level, Op, Request as Asking};
 use crate::name::tablet_of;
 use crate::record::Record;
 use crate::region::usual_stream_bytes;
@@ -74,11 +74,7 @@ impl TableFace {
             let number = tablet_of(&row.key, tablets.len() as u16);
             let tablet = &tablets[usize::from(number)];
             let msg::Row { sequence, expect, key, value } = row;
-            let expect = match expect {
-                msg::Expect::Any => Expect::Any,
-                msg::Expect::Absent => Expect::Absent,
-                msg::Expect::Version { version } => Expect::Version(version),
-            };
+            let expect = expected(expect);
             let asked = Asked { session: write.session, sequence, below: write.below };
             let gather = gather.clone();
             let told = move |told: Result<Answer>| {

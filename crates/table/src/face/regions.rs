@@ -44,7 +44,7 @@ impl TableFace {
         answer(reply, heard.map(|()| (Vec::new(), Parts::None)));
     }
 
-    fn hear(&self, by: RegionId, told: Vec<Told>) -> Result<()> {
+    fn hear(self: &Arc<Self>, by: RegionId, told: Vec<Told>) -> Result<()> {
         self.check_speaker(by)?;
         for told in told {
             let message = Message::from_bytes(&told.message)
@@ -53,15 +53,17 @@ impl TableFace {
             let tablet =
                 self.tables.held().get(&name).and_then(|all| all.get(&told.tablet)).cloned();
             // One that is not open yet will be told again.
-            if let Some(tablet) = tablet {
-                tablet.arrived(by, &told, message);
+            let Some(tablet) = tablet else { continue };
+            match tablet.dropped_as(&told) {
+                Some(made) => self.tell_gone(by, &name, &made),
+                None => tablet.arrived(by, &told, message),
             }
         }
         Ok(())
     }
 
     /// A region that has this one's number, or none that this one knows of, was set up otherwise.
-    fn check_speaker(&self, by: RegionId) -> Result<()> {
+    pub(super) fn check_speaker(&self, by: RegionId) -> Result<()> {
         let own = self.regions.own();
         match by != own && self.regions.all().contains(&by) {
             true => Ok(()),
@@ -178,6 +180,11 @@ impl TableFace {
         let is_made: Vec<Option<(RegionId, Made)>> =
             (0..make.tablets).map(|tablet| made_in(&found, tablet)).collect::<Result<_>>()?;
         for (region, made) in is_made.iter().flatten() {
+            if self.has_dropped(name, made) {
+                return Err(Error::retry(format!(
+                    "{region} has yet to drop the table of this name that was dropped: say it again in a moment"
+                )));
+            }
             let others = made.form.regions().ne(self.regions.all());
             if others || made.form.mode != make.mode || made.tablets != make.tablets {
                 return Err(super::made_otherwise(made).context(format_args!("look in {region}")));

@@ -114,10 +114,13 @@ impl Encode for Request {
                 out.push(2);
                 level.encode(out);
             }
-            Op::Resolve { stream, place } => {
-                out.push(3);
+            Op::Resolve { asked, stream, place, said, keep } => {
+                out.push(4);
+                asked.encode(out);
                 stream.encode(out);
                 place.encode(out);
+                said.encode(out);
+                keep.encode(out);
             }
         }
     }
@@ -136,7 +139,14 @@ impl Decode for Request {
                 },
             },
             2 => Op::Read(Level::decode(reader)?),
-            3 => Op::Resolve { stream: Decode::decode(reader)?, place: Decode::decode(reader)? },
+            // 3 was a branch's end that its stream's leader decided, by builds before this one.
+            4 => Op::Resolve {
+                asked: Decode::decode(reader)?,
+                stream: Decode::decode(reader)?,
+                place: Decode::decode(reader)?,
+                said: Decode::decode(reader)?,
+                keep: Decode::decode(reader)?,
+            },
             _ => return Err(DecodeError::BadValue("request")),
         };
         Ok(Request { key, op })
@@ -263,9 +273,10 @@ impl Encode for Message {
                 out.push(15);
                 part.encode(out);
             }
-            Message::Branch(branch) => {
-                out.push(16);
+            Message::Branch { branch, shown } => {
+                out.push(17);
                 branch.encode(out);
+                shown.encode(out);
             }
         }
     }
@@ -330,7 +341,8 @@ impl Decode for Message {
             13 => Message::Forgotten { stream: Decode::decode(r)?, up_to: Decode::decode(r)? },
             14 => Message::ImageAsked { image: Decode::decode(r)?, part: Decode::decode(r)? },
             15 => Message::ImagePart(Decode::decode(r)?),
-            16 => Message::Branch(Decode::decode(r)?),
+            // 16 was a branch of builds before this one, which did not say what they show.
+            17 => Message::Branch { branch: Decode::decode(r)?, shown: Decode::decode(r)? },
             _ => return Err(DecodeError::BadValue("message of a region")),
         })
     }

@@ -4,7 +4,7 @@
 use super::lead::State;
 use super::{Effect, Region, START_SHIFT};
 use crate::entry::{Asked, Body, Change, ChangeKind, Refusal};
-use crate::ids::{Key, Place, StreamId};
+use crate::ids::{Key, Place, RegionId, StreamId, Value};
 use crate::message::{Answer, Asker, Expect, Level, Message, Op, Request};
 use crate::record::Record;
 use crate::sessions::{Known, Outcome};
@@ -54,20 +54,25 @@ impl Parked {
 }
 
 impl Region {
-    pub(super) fn ask_for(&mut self, client: u64, request: Request) {
+    pub(super) fn ask_for(&mut self, client: u64, mut request: Request) {
+        if let Some(id) = request.resolves()
+            && let Op::Resolve { said, .. } = &mut request.op
+        {
+            *said = self.says_at(&id);
+        }
         self.tickets += 1;
         let ticket = self.start << START_SHIFT | self.tickets;
         let asker = Asker { region: self.me, ticket };
         let pending = Pending { client, request: request.clone(), ticks: 0, marked_in: None };
         self.pending.insert(ticket, pending);
         match &request.op {
-            Op::Write { asked, .. } => {
+            Op::Write { asked, .. } | Op::Resolve { asked, .. } => {
                 self.writing.insert((asked.session, asked.sequence), ticket);
             }
             Op::Read(Level::Session(_)) => {
                 self.reading_sessions.insert(ticket);
             }
-            Op::Read(_) | Op::Resolve { .. } => {}
+            Op::Read(_) => {}
         }
         match &request.op {
             Op::Write { .. } | Op::Resolve { .. } => self.dispatch(asker, request, 0, None),
@@ -120,15 +125,9 @@ impl Region {
             self.park(asker, request, hops, after);
             return;
         }
-        if let Op::Write { asked, .. } = &request.op
+        if let Op::Write { asked, .. } | Op::Resolve { asked, .. } = &request.op
             && self.is_known(asker, *asked)
         {
-            return;
-        }
-        if let Some(branch) = request.resolves() {
-            if let Some(stream) = self.resolve(asker, branch) {
-                self.forward(stream, asker, request, hops, None);
-            }
             return;
         }
         let State { record, coming } = self.state(&request.key);
@@ -170,7 +169,13 @@ impl Region {
         self.send(leader, Message::Forward { asker, request, hops: hops + 1, after });
     }
 
-    fn park(&mut self, asker: Asker, request: Request, hops: u8, until: Option<(StreamId, Place)>) {
+    pub(super) fn park(
+        &mut self,
+        asker: Asker,
+        request: Request,
+        hops: u8,
+        until: Option<(StreamId, Place)>,
+    ) {
         let parked = Parked { asker, request, hops, until, ticks: 0 };
         let bytes = self.parked_bytes + parked.bytes();
         let many = self.parked.len() >= PARKED_MAX.size() || bytes > PARKED_BYTES_MAX.get();
@@ -253,7 +258,7 @@ impl Region {
                 Mode::Timeline => self.check_for(home, asker, request.key),
                 Mode::Strong => self.answer_not_shown(asker),
             },
-            Op::Resolve { .. } => {}
+            Op::Resolve { .. } => self.resolve(home, asker, request),
         }
     }
 
@@ -266,52 +271,62 @@ impl Region {
             self.answer(asker, Answer::Retry("too much of its home is not kept yet"));
             return;
         }
-        let State { record, .. } = self.state(&request.key);
-        let alive = record.as_ref().filter(|record| record.value.is_some());
-        let refusal = match (expect, alive) {
-            (Expect::Absent, Some(record)) => Some(Refusal::Found(record.version)),
-            (Expect::Version(version), Some(record)) if record.version != version => {
-                Some(Refusal::Found(record.version))
+        match self.next_version(request.key, value.map(Value::from), expect, asker.region) {
+            Ok(change) => {
+                if change.home != home {
+                    sometimes!("a home moved");
+                }
+                self.decide(home, Body::Change(change), Some(asked), Some(asker));
             }
-            (Expect::Version(_), None) => Some(Refusal::Absent),
-            _ if value.is_none() && alive.is_none() => Some(Refusal::Absent),
-            _ => None,
-        };
-        if let Some(refusal) = refusal {
-            let place = self.decide(home, Body::Refused(refusal), Some(asked), Some(asker));
-            if planted!("table.refusal-told-at-once") {
-                let (stream, outcome) = (home, Outcome::Refused(refusal));
-                self.answer(asker, Answer::Done { outcome, stream, place });
-            }
-            return;
+            Err(refusal) => self.refuse(home, (asked, asker), refusal),
         }
-        let origin = asker.region;
-        let change = match &record {
-            // A tombstone stays where it is: it moves by being forgotten.
+    }
+
+    pub(super) fn refuse(&mut self, home: StreamId, of: (Asked, Asker), refusal: Refusal) {
+        let (asked, asker) = of;
+        let place = self.decide(home, Body::Refused(refusal), Some(asked), Some(asker));
+        if planted!("table.refusal-told-at-once") {
+            let (stream, outcome) = (home, Outcome::Refused(refusal));
+            self.answer(asker, Answer::Done { outcome, stream, place });
+        }
+    }
+
+    /// The record's next version, with this value, if the record is as expected.
+    pub(super) fn next_version(
+        &self,
+        key: Key,
+        value: Option<Value>,
+        expect: Expect,
+        origin: RegionId,
+    ) -> Result<Change, Refusal> {
+        let State { record, .. } = self.state(&key);
+        let alive = record.as_ref().filter(|record| record.value.is_some());
+        match (expect, alive) {
+            (Expect::Absent, Some(record)) => return Err(Refusal::Found(record.version)),
+            (Expect::Version(version), Some(record)) if record.version != version => {
+                return Err(Refusal::Found(record.version));
+            }
+            (Expect::Version(_), None) => return Err(Refusal::Absent),
+            _ if value.is_none() && alive.is_none() => return Err(Refusal::Absent),
+            _ => {}
+        }
+        let moves = value.is_some();
+        let kind = value.map_or(ChangeKind::Delete, ChangeKind::Put);
+        Ok(match &record {
             Some(before) => Change {
-                key: request.key,
+                key,
                 version: before.version + 1,
                 after: before.version,
-                home: match value {
-                    Some(_) => before.home_after_write(origin),
-                    None => before.home,
-                },
+                // A tombstone stays where it is: it moves by being forgotten.
+                home: if moves { before.home_after_write(origin) } else { before.home },
                 origin,
-                kind: value.map_or(ChangeKind::Delete, |value| ChangeKind::Put(value.into())),
+                kind,
             },
-            None => Change {
-                key: request.key,
-                version: self.floor() + 1,
-                after: 0,
-                home: StreamId::of(origin),
-                origin,
-                kind: value.map_or(ChangeKind::Delete, |value| ChangeKind::Put(value.into())),
-            },
-        };
-        if change.home != home {
-            sometimes!("a home moved");
-        }
-        self.decide(home, Body::Change(change), Some(asked), Some(asker));
+            None => {
+                let home = StreamId::of(origin);
+                Change { key, version: self.floor() + 1, after: 0, home, origin, kind }
+            }
+        })
     }
 
     pub(super) fn answer(&mut self, asker: Asker, answer: Answer) {
@@ -339,7 +354,7 @@ impl Region {
             sometimes!("an answer of an earlier start came");
         }
         if let Some(pending) = self.pending.remove(&ticket) {
-            if let Op::Write { asked, .. } = &pending.request.op {
+            if let Op::Write { asked, .. } | Op::Resolve { asked, .. } = &pending.request.op {
                 let asked = (asked.session, asked.sequence);
                 // A repetition may have come behind it.
                 if self.writing.get(&asked) == Some(&ticket) {

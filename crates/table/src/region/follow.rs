@@ -42,7 +42,7 @@ impl Region {
             Message::Forgotten { stream, up_to } => self.is_forgotten(from, stream, up_to),
             Message::ImageAsked { image, part } => self.image_asked(from, log, image, part),
             Message::ImagePart(part) => self.image_part(from, part),
-            Message::Branch(branch) => self.branch_told(from, branch),
+            Message::Branch { branch, shown } => self.branch_told(branch, shown),
             Message::Fetched { stream, epoch, before, entries } => {
                 if self.tablet.cuts_shown(stream, &entries) {
                     self.begins_anew(stream, from);

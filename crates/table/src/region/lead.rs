@@ -37,6 +37,9 @@ const _: () = {
     let record = KEY_BYTES_MAX + VALUE_BYTES_MAX;
     assert!(FOLLOWED_BYTES + CHANGE_BYTES + record <= ENTRY_BYTES_MAX);
     assert!(FOLLOWED_BYTES + BRANCH_BYTES + record <= ENTRY_BYTES_MAX);
+    assert!(
+        FOLLOWED_BYTES + BRANCH_BYTES + CHANGE_BYTES + KEY_BYTES_MAX + record <= ENTRY_BYTES_MAX
+    );
     assert!(FOLLOWED_BYTES + BATCH_BYTES.usual() as usize <= ENTRY_BYTES_MAX);
 };
 
@@ -97,19 +100,21 @@ pub(super) struct Lead {
     checking: Vec<(Asker, Key)>,
     /// Branches that were said and do not show yet.
     says: BTreeSet<BranchId>,
+    /// And those that somebody has seen to.
+    resolves: BTreeSet<BranchId>,
     /// Tombstones up to this one were looked through, of those that may be forgotten; none: from the first one on.
     looked_through: Option<Key>,
 }
 
 impl Lead {
-    /// Up to where a region has said that it has the stream, under this epoch.
-    pub(super) fn matched_by(&self, region: RegionId) -> Option<u64> {
-        self.peers.get(&region)?.matched
-    }
-
     /// Whether a branch was said that does not show yet.
     pub(super) fn says(&self, branch: &BranchId) -> bool {
         self.says.contains(branch)
+    }
+
+    /// Whether somebody has seen to a branch by what does not show yet.
+    pub(super) fn resolves(&self, branch: &BranchId) -> bool {
+        self.resolves.contains(branch)
     }
 
     fn of(tablet: &Tablet, id: StreamId, epoch: Epoch, peers: Vec<RegionId>) -> Lead {
@@ -131,6 +136,7 @@ impl Lead {
             checks: Vec::new(),
             checking: Vec::new(),
             says: BTreeSet::new(),
+            resolves: BTreeSet::new(),
             looked_through: None,
         };
         for entry in stream.behind(tablet.shown(id).place.number, usize::MAX) {
@@ -144,14 +150,12 @@ impl Lead {
         if let Some(asked) = entry.asked {
             self.asked.insert((asked.session, asked.sequence), number);
         }
-        let change = match &entry.body {
-            Body::Change(change) => change,
-            Body::Branch(branch) => {
-                self.says.insert(branch.id.clone());
-                return;
-            }
-            _ => return,
-        };
+        match &entry.body {
+            Body::Branch(branch) => drop(self.says.insert(branch.id.clone())),
+            Body::Resolves(of) => drop(self.resolves.insert(of.id.clone())),
+            _ => {}
+        }
+        let Some(change) = entry.body.change() else { return };
         let coming = self.coming.get(&change.key);
         let before = match coming {
             Some(coming) => coming.record.as_ref(),
@@ -312,15 +316,14 @@ impl Region {
         let Some(lead) = self.leads.get_mut(&showed.stream) else { return };
         let number = showed.entry.place.number;
         match &showed.entry.body {
-            Body::Change(change)
-                if lead.coming.get(&change.key).is_some_and(|c| c.place.number == number) =>
-            {
-                lead.coming.remove(&change.key);
-            }
-            Body::Branch(branch) => {
-                lead.says.remove(&branch.id);
-            }
+            Body::Branch(branch) => drop(lead.says.remove(&branch.id)),
+            Body::Resolves(of) => drop(lead.resolves.remove(&of.id)),
             _ => {}
+        }
+        if let Some(change) = showed.entry.body.change()
+            && lead.coming.get(&change.key).is_some_and(|c| c.place.number == number)
+        {
+            lead.coming.remove(&change.key);
         }
         if let Some(asked) = showed.entry.asked {
             lead.asked.remove(&(asked.session, asked.sequence));

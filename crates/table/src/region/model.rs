@@ -138,7 +138,9 @@ fn key_of(region: &Region) -> u64 {
     }
     let heard = |of: &super::Heard| u64::from(of.ticks_ago.min(2)) << 32 | of.log.0;
     key.extend(region.heard.values().map(heard));
-    key.push(region.lost.map_or(99, |lost| u64::from(lost.0)));
+    for lost in [region.lost, region.tablet.lost()] {
+        key.push(lost.map_or(99, |lost| u64::from(lost.0)));
+    }
     if let Some(taking) = &region.taking {
         taking.key(&mut key);
     }
@@ -299,7 +301,7 @@ impl State {
         for (region, _) in &self.regions {
             for stream in region.tablet.streams() {
                 for entry in stream.behind(0, usize::MAX) {
-                    let Body::Change(change) = &entry.body else { continue };
+                    let Some(change) = entry.body.change() else { continue };
                     let at = (stream.id(), entry.place);
                     if !written.iter().any(|w| (w.stream, w.place) == at) {
                         let behind = self.behind(change, region);
@@ -351,15 +353,15 @@ impl State {
             }
             Step::Seal(at, lost) => {
                 self.left.seals = self.left.seals.checked_sub(1)?;
-                let before = self.regions[at].0.lost;
                 let lost = RegionId(lost as u8);
                 let region = Rc::make_mut(&mut self.regions[at].0);
                 // Silence only keeps operators from what they need not do: nothing may rest on it.
                 region.heard.get_mut(&lost)?.ticks_ago = 2;
-                region.seal(lost).ok()?;
-                if region.lost == before {
+                if region.may_be_sealed_off() || region.lost == Some(lost) {
                     return None;
                 }
+                // It is written down first.
+                self.carry_out(at, |region| drop(region.seal(lost)), None);
                 // Whoever says so waits for what comes of it.
                 self.carry_out(at, Region::tick, loses)
             }

@@ -4,25 +4,37 @@
 
 use super::Region;
 use super::lead::{BATCH, BATCH_BYTES, Lead};
-use crate::entry::{Body, Refusal, StreamEntry};
-use crate::ids::{RegionId, StreamId};
-use crate::message::{Answer, Asker, Message, Op, Request};
+use crate::entry::{Body, Entry, Refusal, Resolution};
+use crate::ids::{Place, RegionId, StreamId};
+use crate::message::{Asker, Expect, Message, Op, Request};
 use crate::record::Record;
-use crate::sessions::Outcome;
 use crate::tablet::Mode;
 use crate::tablet::branch::{Branch, BranchId};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 
+/// How far an operator's word has come that a region is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sealing {
+    /// All its streams are led by a region that is there.
+    Done,
+    /// It is in the topic, and goes on from there. The promises of these are missing; of none, where another region
+    /// is to lead and does not yet.
+    Waits(Vec<RegionId>),
+    /// The region was heard a moment ago, and is not lost before so many ticks more without a word of it. Nothing is
+    /// kept of this.
+    Heard { ticks: u32 },
+}
+
 impl Region {
-    /// The streams of a lost region are to go on without it. True once all are led; to be asked again until
-    /// then, and after a start of this region. It holds until something is heard of the lost one, or another
-    /// one is called lost: all but one have to promise.
+    /// The streams of a lost region are to go on without it: an operator says so. To be asked again until it is done,
+    /// by who wants to know; the topic has it, so a start goes on with it. It holds until something is heard of the
+    /// lost one, or another one is called lost: all but one have to promise.
     ///
     /// # Errors
-    /// `Invalid` where it is no other region, or is alive, or the table is strong and needs nobody to say so;
-    /// `Retry` while this region starts.
-    pub fn seal(&mut self, lost: RegionId) -> Result<bool> {
+    /// `Invalid` where it is no other region, or the table is strong and needs nobody to say so; `Retry` while this
+    /// region starts, or writes it down.
+    pub fn seal(&mut self, lost: RegionId) -> Result<Sealing> {
         let Some(heard) = self.heard.get(&lost) else {
             return Err(Error::invalid(format!("{lost} is none of the table's other regions")));
         };
@@ -33,11 +45,9 @@ impl Region {
         if !self.is_ready() {
             return Err(Error::retry("the region starts: ask again"));
         }
-        if heard.ticks_ago <= self.settings.silence_ticks {
-            return Err(Error::invalid(format!(
-                "{lost} has been silent here for {} tenths of a second, and may be there: say it again after {}",
-                heard.ticks_ago, self.settings.silence_ticks
-            )));
+        let ticks = (self.settings.silence_ticks + 1).saturating_sub(heard.ticks_ago);
+        if ticks > 0 {
+            return Ok(Sealing::Heard { ticks });
         }
         if self.may_be_sealed_off() {
             return Err(Error::retry(
@@ -45,7 +55,13 @@ impl Region {
                  say it again, or in another region",
             ));
         }
-        self.lost = Some(lost);
+        if self.tablet.lost() != Some(lost) {
+            self.call_lost(lost, true);
+            return Err(Error::retry(
+                "it is being written down that the region is lost: ask again",
+            ));
+        }
+        self.heed_lost();
         let is_led = |stream: StreamId| {
             let held = self.tablet.stream(stream);
             let leader = held.promised().leader();
@@ -54,7 +70,38 @@ impl Region {
                 false => leader != lost && held.matched().epoch == held.promised(),
             }
         };
-        Ok(self.tablet.form().streams().all(is_led))
+        match self.tablet.form().streams().all(is_led) {
+            true => Ok(Sealing::Done),
+            false => Ok(Sealing::Waits(self.waits_for())),
+        }
+    }
+
+    fn call_lost(&mut self, region: RegionId, is_lost: bool) {
+        if !self.calling {
+            self.calling = true;
+            self.append(&Entry::Lost { region, is_lost });
+        }
+    }
+
+    /// Another region is heard. In memory it is not lost from here on; until the topic says so, too, a start may take
+    /// it for lost again, if it is as silent then as when an operator may say so.
+    pub(super) fn is_not_lost(&mut self, region: RegionId) {
+        if self.tablet.lost() == Some(region) {
+            self.call_lost(region, false);
+        }
+    }
+
+    /// What the topic says of a lost region holds once nothing is heard of it, as long as for an operator who says so:
+    /// behind a start it may have come back meanwhile.
+    pub(super) fn heed_lost(&mut self) {
+        let silent = |lost: &RegionId| {
+            let heard = self.heard.get(lost);
+            heard.is_some_and(|heard| heard.ticks_ago > self.settings.silence_ticks)
+        };
+        let lost = self.tablet.lost().filter(silent);
+        if lost.is_some() && !self.may_be_sealed_off() {
+            self.lost = lost;
+        }
     }
 
     /// Whether there is a stream that this region has led, and that another one has claimed since: what it has of that
@@ -69,7 +116,7 @@ impl Region {
     }
 
     /// Whose promise is missing for the streams that this region claims.
-    pub fn waits_for(&self) -> Vec<RegionId> {
+    fn waits_for(&self) -> Vec<RegionId> {
         let missing = |region: &RegionId| {
             let mut claims = self.claims.values();
             self.lost != Some(*region) && claims.any(|claim| !claim.has_promised(*region))
@@ -96,9 +143,15 @@ impl Region {
         request: &Request,
         record: Option<&Record>,
     ) -> bool {
-        let is_write = matches!(request.op, Op::Write { .. });
+        let is_write = matches!(request.op, Op::Write { .. } | Op::Resolve { .. });
         if self.mode() == Mode::Strong || !is_write || planted!("table.sealed-out-of-order") {
             return false;
+        }
+        if let Some(id) = request.resolves().filter(|id| id.stream != home) {
+            let said = self.says_at(&id).number;
+            if said > 0 && self.has_alone(id.stream).is_some_and(|from| said > from) {
+                return true;
+            }
         }
         match record {
             Some(record) if record.stream == home => false,
@@ -149,22 +202,22 @@ impl Region {
             let leader = self.leader(branch.id.stream);
             match leader == self.me {
                 true => self.say_branch(branch),
-                false => self.send(leader, Message::Branch(branch)),
+                false => {
+                    let shown = self.tablet.shown(branch.id.stream).place.number;
+                    self.send(leader, Message::Branch { branch, shown });
+                }
             }
         }
     }
 
-    /// Another region has a branch to say, and does not know what its stream says behind what it follows: there it
-    /// may have been said by another one that had it, and be resolved.
-    pub(super) fn branch_told(&mut self, from: RegionId, branch: Branch) {
-        let stream = branch.id.stream;
-        let Some(has) = self.leads.get(&stream).and_then(|lead| lead.matched_by(from)) else {
-            return;
-        };
-        let mut behind = self.tablet.stream(stream).behind(has, usize::MAX).iter();
-        let resolves =
-            |entry: &StreamEntry| matches!(&entry.body, Body::Resolved(id) if *id == branch.id);
-        if planted!("table.resolved-is-said-again") || !behind.any(resolves) {
+    /// Another region had a branch to say when it showed so much of the stream that the branch is of. Where that is said
+    /// behind this, by another one that had it too, somebody may have seen to it already; and what everybody shows by
+    /// now, the other one does.
+    pub(super) fn branch_told(&mut self, branch: Branch, shown: u64) {
+        let stream = self.tablet.stream(branch.id.stream);
+        let was_said =
+            shown < stream.forgotten_to().number || stream.says_at(&branch.id).number > shown;
+        if !was_said || planted!("table.resolved-is-said-again") {
             self.say_branch(branch);
         }
     }
@@ -179,18 +232,41 @@ impl Region {
         }
     }
 
-    /// Somebody has seen to a branch: whoever leads its stream says so there, behind it. Answers which one, if this
-    /// region does not.
-    pub(super) fn resolve(&mut self, asker: Asker, id: BranchId) -> Option<StreamId> {
-        let (stream, place) = (id.stream, id.place);
-        if !self.tablet.branches().said().contains_key(&id) {
-            let outcome = Outcome::Refused(Refusal::Absent);
-            self.answer(asker, Answer::Done { outcome, stream, place });
-        } else if self.leads(stream) {
-            self.decide(stream, Body::Resolved(id), None, Some(asker));
-        } else {
-            return Some(stream);
+    /// Where a branch was said, as far as that is in memory here: what is not, every region shows.
+    pub(super) fn says_at(&self, id: &BranchId) -> Place {
+        let mut streams = self.tablet.streams();
+        let stream = streams.find(|stream| stream.id() == id.stream);
+        stream.map_or(Place::default(), |stream| stream.says_at(id))
+    }
+
+    /// Somebody has seen to a branch: whoever leads where its key is at home says so, with the record's next version if
+    /// the branch is kept. So of two who see to it, one does, and no write comes between.
+    pub(super) fn resolve(&mut self, home: StreamId, asker: Asker, request: Request) {
+        let Some(id) = request.resolves() else { return };
+        let Op::Resolve { asked, said, keep, .. } = request.op.clone() else { return };
+        if !self.tablet.passed(id.stream, said) {
+            return self.park(asker, request, 1, Some((id.stream, said)));
         }
-        None
+        let is_resolved = self.leads.values().any(|lead| lead.resolves(&id))
+            && !planted!("table.resolved-by-two");
+        let branch = self.tablet.branches().said().get(&id).filter(|_| !is_resolved);
+        let Some(value) = branch.map(|branch| branch.value.clone()) else {
+            return self.refuse(home, (asked, asker), Refusal::NoBranch);
+        };
+        let is_deleted = value.is_none();
+        let next = keep.map(|expect| {
+            // What is deleted on both sides is so already.
+            match self.next_version(id.key.clone(), value, expect, asker.region) {
+                Err(Refusal::Absent) if is_deleted && expect == Expect::Absent => Ok(None),
+                next => next.map(Some),
+            }
+        });
+        match next.unwrap_or(Ok(None)) {
+            Ok(change) => {
+                let resolution = Resolution { said: self.says_at(&id), id, change };
+                self.decide(home, Body::Resolves(resolution), Some(asked), Some(asker));
+            }
+            Err(refusal) => self.refuse(home, (asked, asker), refusal),
+        }
     }
 }

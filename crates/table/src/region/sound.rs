@@ -4,7 +4,7 @@
 
 use super::Region;
 use super::lead::FOLLOWED_BYTES;
-use crate::entry::{Body, Change, ChangeKind, StreamEntry};
+use crate::entry::{Body, Change, ChangeKind, Resolution, StreamEntry};
 use crate::ids::{Epoch, Place, RegionId, StreamId};
 use crate::message::{Answer, Message, Op, Position, Request};
 use crate::record::{MOVES_REMEMBERED, Record};
@@ -71,7 +71,7 @@ impl Region {
             Message::Forgotten { stream, up_to } => {
                 self.is_stream(*stream) && self.is_place(*up_to)
             }
-            Message::Branch(branch) => self.is_branch(branch),
+            Message::Branch { branch, shown } => *shown < COUNTED_MAX && self.is_branch(branch),
             Message::ImagePart(part) => part.image.region == from && self.is_part(part),
         }
     }
@@ -119,6 +119,12 @@ impl Region {
                 Body::Admit { region, .. } | Body::Count { region, .. } => self.is_region(*region),
                 Body::Branch(branch) => self.is_branch(branch),
                 Body::Resolved(id) => self.is_branch_id(id),
+                Body::Resolves(Resolution { id, said, change }) => {
+                    let is_own = |change: &Change| change.key == id.key && self.is_change(change);
+                    self.is_branch_id(id)
+                        && self.is_place(*said)
+                        && change.as_ref().is_none_or(is_own)
+                }
             }
     }
 

@@ -5,7 +5,7 @@
 use super::histories::{History, Told};
 use super::linear::{Call, Operation, is_linearizable};
 use super::world::World;
-use crate::entry::{Body, ChangeKind, Refusal, StreamEntry};
+use crate::entry::{ChangeKind, Refusal, StreamEntry};
 use crate::ids::{Key, Place, RegionId, StreamId};
 use crate::message::{Answer, Expect, Level, Op};
 use crate::region::{Policy, Region};
@@ -73,6 +73,9 @@ pub fn restless(world: &World, policy: Policy) -> Option<String> {
         }
     }
     for (at, region) in world.running().enumerate() {
+        if let Some(lost) = region.tablet().lost() {
+            return Some(format!("region {at} takes {lost} for lost"));
+        }
         if !region.tablet().branches().unsaid().is_empty() {
             return Some(format!("region {at} has branches that it did not say"));
         }
@@ -100,6 +103,14 @@ pub fn all(world: &World, history: &History, mode: Mode) -> Result<(), String> {
         Mode::Strong => linear(&lines, history),
         Mode::Timeline => newest(history),
     }
+}
+
+/// T5, and T1 of the lines, however branches were resolved since.
+pub fn settled(world: &World, history: &History) -> Result<(), String> {
+    let tablet = world.region(0).ok_or("no region runs")?.tablet();
+    equal(world, tablet)?;
+    folds_agree(world)?;
+    lines(tablet, history).map(drop)
 }
 
 fn equal(world: &World, first: &Tablet) -> Result<(), String> {
@@ -147,24 +158,22 @@ fn branches(tablet: &Tablet, history: &History) -> Result<(), String> {
     let said = tablet.branches().said();
     for (id, branch) in said {
         let entry = history.entries.get(&(id.stream, id.place));
-        let same = entry.is_some_and(|entry| match &entry.body {
-            Body::Change(change) => {
-                let value = match &change.kind {
-                    ChangeKind::Put(value) => Some(value),
-                    _ => None,
-                };
-                change.key == id.key
-                    && change.version == branch.version
-                    && branch.value.as_ref() == value
-            }
-            _ => false,
+        let change = entry.and_then(|entry| entry.body.change());
+        let same = change.is_some_and(|change| {
+            let value = match &change.kind {
+                ChangeKind::Put(value) => Some(value),
+                _ => None,
+            };
+            change.key == id.key
+                && change.version == branch.version
+                && branch.value.as_ref() == value
         });
         if !same || tablet.stream(id.stream).holds(id.place) {
             return Err(format!("T1: a branch that was none: {branch:?}, {entry:?}"));
         }
     }
     for ((stream, place), entry) in &history.entries {
-        let Body::Change(change) = &entry.body else { continue };
+        let Some(change) = entry.body.change() else { continue };
         let writes = matches!(change.kind, ChangeKind::Put(_) | ChangeKind::Delete);
         if !history.seals() || !writes || tablet.stream(*stream).holds(*place) {
             continue;
@@ -200,7 +209,7 @@ fn lines(tablet: &Tablet, history: &History) -> Result<Lines, String> {
         for number in 1..=stream.tail().number {
             let entry = entry_of(history, stream, number)
                 .ok_or(format!("nobody ever held {number} of stream {}", stream.id().0))?;
-            let Body::Change(change) = &entry.body else { continue };
+            let Some(change) = entry.body.change() else { continue };
             let line = lines.entry(change.key.clone()).or_default();
             let version = Version { stream: stream.id(), entry: entry.clone(), value: None };
             if let Some(other) = line.insert(change.version, version) {
@@ -213,7 +222,7 @@ fn lines(tablet: &Tablet, history: &History) -> Result<Lines, String> {
         let mut before: Option<(u64, Option<StreamId>)> = None;
         let mut value = None;
         for (number_of, version) in line.iter_mut() {
-            let Body::Change(change) = &version.entry.body else { continue };
+            let Some(change) = version.entry.body.change() else { continue };
             let (last, home) = before.unwrap_or((0, None));
             let home_now = home.unwrap_or(tablet.form().home);
             let follows = match home {
@@ -402,7 +411,7 @@ fn call(
         (Op::Write { .. }, Some(Answer::Done { outcome: Outcome::Refused(refusal), .. })) => {
             Some(Call::Refused(match refusal {
                 Refusal::Found(version) => value_of(*version),
-                Refusal::Absent => None,
+                Refusal::Absent | Refusal::NoBranch => None,
             }))
         }
         (Op::Write { asked, value, expect }, answer) => {

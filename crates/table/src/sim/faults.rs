@@ -50,7 +50,8 @@ impl Faults {
                 for stream in (0..world.regions()).map(|at| StreamId(at as u8)) {
                     self.may_lose(world, stream, to);
                 }
-                world.seal(from, to);
+                // Who is heard there is not sealed, and where a region is not there nobody hears it.
+                let _ = world.seal(from, to);
             }
             _ => world.cut(from, to, false),
         }

@@ -6,11 +6,12 @@ use super::check;
 use super::distance::Distance;
 use super::faults::Faults;
 use super::world::{Costs, Guests, World};
-use crate::entry::{Asked, StreamEntry};
+use crate::entry::{Asked, Refusal, StreamEntry};
 use crate::ids::{Place, StreamId};
 use crate::message::{Answer, Expect, Level, Op, Request};
 use crate::region::{Policy, Region, Settings};
 use crate::sessions::Outcome;
+use crate::tablet::branch::BranchId;
 use crate::tablet::{Form, Mode};
 use crate::token::Token;
 use holdfast_base::random::Random;
@@ -253,7 +254,7 @@ impl History {
     fn again(&mut self, world: &mut World, at: usize) {
         let client = &mut self.clients[at];
         let Some((attempts, told)) = &client.waits else { return };
-        let is_write = matches!(told.request.op, Op::Write { .. });
+        let is_write = matches!(told.request.op, Op::Write { .. } | Op::Resolve { .. });
         if *attempts >= ATTEMPTS || !is_write {
             self.end(world, at, None);
             return;
@@ -360,28 +361,99 @@ impl History {
 }
 
 impl History {
-    /// Every branch can be resolved from every region, and is one no more anywhere.
+    /// Every branch can be resolved from every region. Two try at once, while somebody writes the record: one of them
+    /// does it, unless he was to replace a version that is none any more, and then it is as it was.
     fn resolve_everything(&mut self, world: &mut World) -> Result<(), String> {
-        let said = |at| world.region(at).map(|region| region.tablet().branches().said().clone());
-        for (turn, id) in said(0).unwrap_or_default().into_keys().enumerate() {
+        let said = |world: &World| {
+            world
+                .region(0)
+                .map(|region| region.tablet().branches().said().clone())
+                .unwrap_or_default()
+        };
+        for (turn, (id, branch)) in said(world).into_iter().enumerate() {
             sometimes!("a branch was resolved");
-            let at = turn % world.regions().min(CLIENTS);
-            self.clients[at].region = at;
-            let op = Op::Resolve { stream: id.stream, place: id.place };
+            let regions = world.regions().min(CLIENTS);
+            let record =
+                world.region(0).and_then(|region| region.tablet().record(&id.key).cloned());
+            let alive = record.filter(|record| record.value.is_some());
+            let expect = alive.map_or(Expect::Absent, |record| Expect::Version(record.version));
+            let keeps = match turn % 4 {
+                0 => [Some(expect), Some(expect)],
+                1 => [None, None],
+                _ => [Some(expect), None],
+            };
             let before = self.told.len();
-            self.send_new(world, at, Request { key: id.key, op });
-            world.run_until(world.now_us() + 3 * SECOND, self);
-            let answered = self.told.get(before).and_then(|told| told.answer.clone());
-            // A second attempt may find that the first one came through.
-            if !matches!(answered, Some(Answer::Done { .. })) {
-                return Err(format!("region {at} cannot resolve a branch: {answered:?}"));
+            for (client, keep) in keeps.into_iter().enumerate() {
+                self.clients[client].region = (turn + client) % regions;
+                self.resolve(world, client, &id, keep);
+                world.run_until(world.now_us() + self.random.below(100_000), self);
+            }
+            let writes = turn % 3 == 0;
+            if writes {
+                self.clients[2].region = (turn + 2) % regions;
+                self.values += 1;
+                let value = Some(self.values.to_le_bytes().to_vec());
+                self.write(world, 2, id.key.clone(), value, Expect::Any);
+            }
+            // A process ends meanwhile, and what was on its way goes with it, or not.
+            if self.random.below(2) == 0 {
+                let at = self.random.below(world.regions() as u64) as usize;
+                world.kill(at);
+                world.run_until(world.now_us() + self.random.below(200_000), self);
+                world.start(at);
+            }
+            self.wait_for_all(world);
+            let told = &self.told[before..];
+            let resolves = |told: &&Told| matches!(told.request.op, Op::Resolve { .. });
+            let outcomes: Vec<Option<Outcome>> = told
+                .iter()
+                .filter(resolves)
+                .map(|told| match told.answer {
+                    Some(Answer::Done { outcome, .. }) => Some(outcome),
+                    _ => None,
+                })
+                .collect();
+            let done = outcomes.iter().filter(|told| **told == Some(Outcome::Resolved)).count();
+            let found = |told: &Option<Outcome>| {
+                matches!(told, Some(Outcome::Refused(Refusal::Found(_) | Refusal::Absent)))
+            };
+            let all_found = writes && outcomes.iter().all(found);
+            let answered = outcomes.len() == 2 && outcomes.iter().all(Option::is_some);
+            if !answered || (done != 1 && !(done == 0 && all_found)) {
+                return Err(format!("T1: two resolve {branch:?} at once: {outcomes:?}"));
+            }
+            if done == 0 {
+                if !said(world).contains_key(&id) {
+                    return Err(format!("T1: nobody has resolved {branch:?}, and it is gone"));
+                }
+                self.resolve(world, 0, &id, None);
+                self.wait_for_all(world);
             }
         }
         self.become_quiet(world)?;
         match world.running().all(|region| region.tablet().branches().is_empty()) {
-            true => Ok(()),
+            true => check::settled(world, self),
             false => Err("T1: a branch is there that was resolved".to_owned()),
         }
+    }
+
+    fn wait_for_all(&mut self, world: &mut World) {
+        let limit = world.now_us() + 40 * SECOND;
+        while !self.is_idle() && world.now_us() < limit {
+            world.run_until(world.now_us() + SECOND / 4, self);
+        }
+        // What they were told shows everywhere.
+        world.run_until(world.now_us() + SECOND, self);
+    }
+
+    fn resolve(&mut self, world: &mut World, at: usize, id: &BranchId, keep: Option<Expect>) {
+        let client = &mut self.clients[at];
+        client.sequence += 1;
+        let (session, sequence) = (at as u64 + 1, client.sequence);
+        let asked = Asked { session, sequence, below: sequence };
+        let (stream, place, said) = (id.stream, id.place, Place::default());
+        let op = Op::Resolve { asked, stream, place, said, keep };
+        self.send_new(world, at, Request { key: id.key.clone(), op });
     }
 }
 

@@ -4,11 +4,11 @@
 use super::distance::Distance;
 use crate::ids::{LogId, RegionId};
 use crate::message::{Answer, Message, Request};
-use crate::region::{Effect, Region, Settings};
+use crate::region::{Effect, Region, Sealing, Settings};
 use crate::tablet::{Form, Tablet};
-use holdfast_base::Result;
 use holdfast_base::random::Random;
 use holdfast_base::stream::{Source, collect, read_all};
+use holdfast_base::{Error, Result};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
@@ -254,12 +254,13 @@ impl World {
     }
 
     /// An operator in one region says that another one is lost.
-    pub fn seal(&mut self, at: usize, lost: usize) {
-        if let Some(region) = self.sites[at].region.as_mut() {
-            // Who is heard there is not sealed.
-            let _ = region.seal(RegionId(lost as u8));
-            self.carry_out(at);
-        }
+    pub fn seal(&mut self, at: usize, lost: usize) -> Result<Sealing> {
+        let Some(region) = self.sites[at].region.as_mut() else {
+            return Err(Error::retry("the region does not run"));
+        };
+        let sealing = region.seal(RegionId(lost as u8));
+        self.carry_out(at);
+        sealing
     }
 
     /// Opens all ways, starts all regions.

@@ -100,14 +100,10 @@ pub(super) fn cut_off<'a>(
     let mut of_keys: BTreeMap<&Key, Branch> = BTreeMap::new();
     let mut before = Vec::new();
     for entry in entries {
-        let change = match &entry.body {
-            Body::Change(change) => change,
-            Body::Branch(branch) => {
-                before.push(branch.clone());
-                continue;
-            }
-            _ => continue,
-        };
+        if let Body::Branch(branch) = &entry.body {
+            before.push(branch.clone());
+        }
+        let Some(change) = entry.body.change() else { continue };
         let value = match &change.kind {
             ChangeKind::Put(value) => Some(value.clone()),
             ChangeKind::Delete => None,
@@ -172,13 +168,19 @@ impl Branches {
         }
     }
 
-    /// Somebody has resolved it: this region, which may have it too, need not say it any more.
+    /// Another region had it too, and has said it: this one need not any more.
+    pub(crate) fn was_said(&mut self, id: &BranchId) {
+        if planted!("table.resolved-is-said-again") {
+            return;
+        }
+        if let Some(before) = self.unsaid.remove(id) {
+            self.bytes -= before.bytes();
+        }
+    }
+
+    /// Somebody has seen to it.
     pub(crate) fn resolve(&mut self, id: &BranchId) {
-        let unsaid = match planted!("table.resolved-is-said-again") {
-            true => None,
-            false => self.unsaid.remove(id),
-        };
-        for before in [self.said.remove(id), unsaid].into_iter().flatten() {
+        for before in [self.said.remove(id), self.unsaid.remove(id)].into_iter().flatten() {
             self.bytes -= before.bytes();
         }
     }

@@ -342,15 +342,15 @@ impl Tablet {
         self.floor = sent.floor;
         self.sessions = sent.sessions;
         self.branches.take(sent.branches);
-        // What two regions had that were sealed one of them has said, and somebody has resolved it. That is in memory:
-        // nobody forgets what this region did not follow.
+        // What two regions had that were sealed one of them has said, and somebody may have resolved it. That it was
+        // said is in memory: nobody forgets what this region did not follow.
         for stream in self.streams.values() {
             let shown = self.shown[&stream.id()].place.number;
             for entry in stream.behind(0, usize::MAX) {
-                if let Body::Resolved(id) = &entry.body
+                if let Body::Branch(branch) = &entry.body
                     && entry.place.number <= shown
                 {
-                    self.branches.resolve(id);
+                    self.branches.was_said(&branch.id);
                 }
             }
         }

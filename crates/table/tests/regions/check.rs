@@ -8,7 +8,7 @@ use crate::faults::Erasure;
 use crate::people::{Answer, Op, Told, number};
 use crate::world::{Entries, TABLE, World};
 use holdfast_env::HoldMutex;
-use holdfast_table::entry::{Body, ChangeKind, StreamEntry};
+use holdfast_table::entry::{ChangeKind, StreamEntry};
 use holdfast_table::ids::{Place, StreamId};
 use holdfast_table::name::TableName;
 use holdfast_table::sim::linear::{Call, Operation, is_linearizable};
@@ -113,7 +113,7 @@ fn line_up(
             let entry = known
                 .get(&(topic.to_owned(), id, place))
                 .ok_or(format!("nobody ever held {place} of stream {}", id.0))?;
-            let Body::Change(change) = &entry.body else { continue };
+            let Some(change) = entry.body.change() else { continue };
             let (stream, after) = (id, change.after);
             let version = Version { stream, entry: entry.clone(), after, value: None };
             let line = own.entry(change.key.clone()).or_default();
@@ -126,7 +126,7 @@ fn line_up(
     for line in own.values_mut() {
         let (mut last, mut home, mut value) = (0, None, None);
         for (version, one) in line.iter_mut() {
-            let Body::Change(change) = &one.entry.body else { continue };
+            let Some(change) = one.entry.body.change() else { continue };
             let follows = match home {
                 Some(_) => change.after == last && *version == last + 1,
                 None => change.after == 0 && *version > last,

@@ -5,7 +5,6 @@ use crate::{MS, SECOND};
 use holdfast_base::codec::Encode;
 use holdfast_env::{HoldMutex, sometimes};
 use holdfast_sim::task::spawn;
-use holdfast_table::entry::Body;
 use holdfast_table::ids::{LogId, Place, RegionId, StreamId};
 use holdfast_table::name::TableName;
 use holdfast_table::tablet::Tablet;
@@ -170,7 +169,7 @@ fn erase(world: &World, cell: &Arc<Cell>, erasures: &Erasures, for_ns: u64) {
             for number in 1..=stream.tail().number {
                 let place = Place::new(stream.epoch_at(number).unwrap_or_default(), number);
                 let entry = known.get(&(topic.clone(), stream.id(), place));
-                let Some(Body::Change(change)) = entry.map(|entry| &entry.body) else { continue };
+                let Some(change) = entry.and_then(|entry| entry.body.change()) else { continue };
                 let highest = held.entry(change.key.clone()).or_default();
                 *highest = change.version.max(*highest);
             }

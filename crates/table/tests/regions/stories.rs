@@ -15,7 +15,8 @@ use holdfast_table::tablet::Form;
 use holdfast_table::view::Made;
 use holdfast_wire::table::{self as msg, Expect, Row, TableMode, Written};
 use holdfast_wire::{
-    OP_TABLE_ADOPT, OP_TABLE_MAKE, OP_TABLE_PREPARE, OP_TABLE_TELL, OP_TABLE_WRITE,
+    OP_TABLE_ADOPT, OP_TABLE_DROP, OP_TABLE_GONE, OP_TABLE_MAKE, OP_TABLE_PREPARE, OP_TABLE_TELL,
+    OP_TABLE_WRITE,
 };
 use std::sync::{Arc, Mutex};
 
@@ -224,7 +225,13 @@ async fn lie(visitor: &Visitor, to: u8, made: &Made) -> Result<()> {
         true => Made { form: Form::new(TableMode::Timeline, 1), ..made.clone() },
         false => made.clone(),
     };
-    let (opcode, meta, body) = match visitor.below(6) {
+    let (opcode, meta, body) = match visitor.below(7) {
+        // A table in which it has a part it may drop.
+        6 => {
+            let table = if table == TABLE { OWN.to_owned() } else { table };
+            let gone = msg::Gone { by: 2, table, tablets: vec![made.to_bytes(); 2] };
+            (OP_TABLE_GONE, gone.to_bytes(), None)
+        }
         0 => {
             let after = (0..visitor.below(4)).map(|_| number()).collect();
             let tablets = visitor.below(4) as u16;
@@ -323,6 +330,118 @@ async fn lies_are_told(world: Arc<World>, visitor: Visitor) {
 fn a_region_that_lies_ends_nobody_and_reaches_no_other_table() {
     for seed in 0..4 {
         let report = run_story(plan(seed), &[], false, lies_are_told);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+async fn drop_table(visitor: &Visitor, region: u8) -> Result<msg::Dropped> {
+    let drops = msg::DropTable { table: TABLE.into() }.to_bytes();
+    let asked = visitor.ask(region, OP_TABLE_DROP, drops, None, 20_000);
+    Ok(msg::Dropped::from_bytes(&asked.await?.meta)?)
+}
+
+/// Asks until the answer is not that it is to be asked again.
+async fn until<T, F: Future<Output = Result<T>>>(
+    visitor: &Visitor,
+    mut ask: impl FnMut() -> F,
+) -> Result<T> {
+    for _ in 0..100 {
+        match ask().await {
+            Err(e) if e.kind == Kind::Retry => visitor.pause(SECOND / 2, SECOND).await,
+            told => return told,
+        }
+    }
+    Err(Error::retry("it is to be asked again without end"))
+}
+
+/// A table is dropped while one region is away, and the process that is asked to ends meanwhile, as drawn. Then it is
+/// made anew with the same words.
+async fn dropped_while_one_is_away(world: Arc<World>, visitor: Visitor) {
+    let wrong = dropped_and_made_anew(&world, &visitor).await;
+    wrong.into_iter().for_each(|wrong| world.shared.violate(wrong));
+}
+
+async fn dropped_and_made_anew(world: &Arc<World>, visitor: &Visitor) -> Option<String> {
+    world.cells.iter().for_each(|cell| cell.start());
+    visitor.pause(SECOND, SECOND).await;
+    if let Err(e) = until(visitor, || visitor.make(0)).await {
+        return Some(format!("it is not made: {e}"));
+    }
+    for sequence in 1..=5 {
+        if let Err(e) = until(visitor, || put(visitor, 0, sequence, 10)).await {
+            return Some(format!("nothing is written: {e}"));
+        }
+    }
+    visitor.pause(SECOND, SECOND).await;
+    world.cells[2].end(End::Kill);
+    let by = visitor.below(2) as u8;
+    if visitor.below(2) == 0 {
+        let (cell, net) = (world.cells[usize::from(by)].clone(), world.net.clone());
+        world.net.after_ns(visitor.below(300 * MS), move || {
+            cell.end(End::Kill);
+            net.after_ns(200 * MS, move || cell.start());
+        });
+    }
+    let told = until(visitor, || drop_table(visitor, by)).await;
+    let is_dropped = match &told {
+        Ok(told) => told.away == [2],
+        // Its answer went with the process.
+        Err(e) => e.kind == Kind::NotFound && e.message.contains("it was dropped"),
+    };
+    if !is_dropped {
+        return Some(format!("it is not dropped: {told:?}"));
+    }
+    visitor.pause(2 * SECOND, 2 * SECOND).await;
+    for region in [0, 1] {
+        let told = until(visitor, || put(visitor, region, 9, 10)).await;
+        if !matches!(&told, Err(e) if e.kind == Kind::NotFound && e.message.contains("it was dropped"))
+        {
+            return Some(format!("region {region} writes to what is dropped: {told:?}"));
+        }
+    }
+    world.cells[2].start();
+    for attempt in 0.. {
+        match visitor.describe(2).await {
+            Err(e) if e.kind == Kind::NotFound => break,
+            told if attempt > 40 => return Some(format!("region 2 goes on with it: {told:?}")),
+            _ => visitor.pause(SECOND, SECOND).await,
+        }
+    }
+    let maker = visitor.below(u64::from(REGIONS)) as u8;
+    if let Err(e) = until(visitor, || visitor.make(maker)).await {
+        return Some(format!("it is not made again: {e}"));
+    }
+    let put_again = || put(visitor, 0, 1, 10);
+    let written = until(visitor, put_again).await;
+    if !matches!(written, Ok(Written::Version { version: 1 })) {
+        return Some(format!(
+            "another table goes on with the records of the one before: {written:?}"
+        ));
+    }
+    for cell in &world.cells {
+        cell.end(End::Kill);
+        cell.start();
+    }
+    visitor.pause(10 * SECOND, 10 * SECOND).await;
+    for region in 0..REGIONS {
+        let found = until(visitor, || crate::people::scan(visitor, region)).await;
+        let versions =
+            |found: &[(Vec<u8>, u64, u64)]| found.iter().map(|f| f.1).collect::<Vec<_>>();
+        if !matches!(&found, Ok(found) if versions(found) == [1]) {
+            return Some(format!("region {region} has something else: {found:?}"));
+        }
+    }
+    None
+}
+
+/// A region that was away while a table was dropped drops it when it is back, and a table of the same name that is made
+/// again has nothing of the one before.
+#[test]
+fn a_table_that_is_dropped_is_dropped_by_who_was_away_too() {
+    for seed in 0..12 {
+        let (mode, tablets) = WORDS[seed as usize % 2];
+        let plan = Plan { mode, tablets, ..plan(seed) };
+        let report = run_story(plan, &[], false, dropped_while_one_is_away);
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
     }
 }
