@@ -522,6 +522,15 @@ impl Views {
         found.ok_or_else(none)
     }
 
+    /// An image of a view that runs here is wrong.
+    pub(crate) fn distrust(&self, name: &ViewName, index: Index, e: &Error) {
+        if let Ok(view) = self.view(name)
+            && let KeptView::Disk { rides, .. } = &view.kept
+        {
+            rides.distrust_image(index, e);
+        }
+    }
+
     /// The carousel that a ride is on.
     pub(crate) fn rides_of(&self, ride: u64) -> Option<Arc<Rides>> {
         let kept = self.kept();

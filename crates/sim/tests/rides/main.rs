@@ -6,6 +6,7 @@
 mod boots;
 mod holds;
 mod origins;
+mod trims;
 mod world;
 
 use holdfast_base::codec::Decode;
