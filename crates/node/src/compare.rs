@@ -321,7 +321,8 @@ impl Node {
         let name = topic.strip_prefix(ITEMS)?.strip_prefix('/')?;
         // As the last round found them; in front of the first one, of this node's own.
         let known = self.marks.held().get(topic).copied();
-        Some(match known.or_else(|| self.own_mark(topic)) {
+        let own = || self.own_mark(topic).filter(|_| !planted!("node.own-images-unnamed"));
+        Some(match known.or_else(own) {
             Some(mark) => format!(
                 "begin with what `holdfast ride {name} --at {mark}` gives, and go on behind that entry"
             ),

@@ -2,8 +2,8 @@
 //! host's. What of the log may go is said where views are compared. Called by a node that opens and
 //! by the service.
 
-use super::{LogKeeper, Node};
 use super::views::wait_for;
+use super::{LogKeeper, Node};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;

@@ -513,11 +513,14 @@ impl Boot {
             return Ok(());
         }
         let (whose, index) = (describe(&self.name), state.index);
-        let is_of = |offer: &Offer| differing.iter().any(|s| offer.range.overlaps(Range::of_sub_range(*s)));
-        let mut wrong: Vec<Offer> = state.ridden.iter().filter(|offer| is_of(offer)).cloned().collect();
+        let is_of =
+            |offer: &Offer| differing.iter().any(|s| offer.range.overlaps(Range::of_sub_range(*s)));
+        let mut wrong: Vec<Offer> =
+            state.ridden.iter().filter(|offer| is_of(offer)).cloned().collect();
         wrong.sort_by(|a, b| (&a.giver, describe(&a.view)).cmp(&(&b.giver, describe(&b.view))));
         wrong.dedup();
-        let of_one = |offer: &Offer| format!("of view `{}` of {}", describe(&offer.view), offer.giver);
+        let of_one =
+            |offer: &Offer| format!("of view `{}` of {}", describe(&offer.view), offer.giver);
         let images: Vec<String> = wrong.iter().map(of_one).collect();
         let e = Error::corrupt(format!(
             "begin view `{whose}` with images of entry {index}: what came of keys with hashes {} is not what \

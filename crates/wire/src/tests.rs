@@ -408,7 +408,10 @@ fn view_messages(m: &mut Messages) {
     let mut sums = slab::Sums::default();
     let item = slab::Item { hash: 1 << 24, collection: 1, key: b"k", index: 5, value: Some(b"v") };
     sums.add(&item, true);
-    m.add("view::Summed", view::Summed { at: index, horizon: Index(3), keys: 1, sums: sums.clone() });
+    m.add(
+        "view::Summed",
+        view::Summed { at: index, horizon: Index(3), keys: 1, sums: sums.clone() },
+    );
     let board = view::Board {
         view: name,
         low: 1,

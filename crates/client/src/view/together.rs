@@ -349,7 +349,8 @@ fn stream(mut server: Server, legs: Vec<(u64, Board)>, sender: &mpsc::SyncSender
             while listens && let Some(slab) = ride.next_slab()? {
                 listens = say(Said::Came(leg, slab));
             }
-            let (range, index) = (Range::part(board.view.part, board.view.of), ride.boarded().index);
+            let (range, index) =
+                (Range::part(board.view.part, board.view.of), ride.boarded().index);
             let of_image = |sums: &Sums| Box::new(ImageSums { range, index, sums: sums.clone() });
             Ok::<_, Error>((listens, ride.image_sums().map(of_image)))
         };

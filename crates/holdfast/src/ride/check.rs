@@ -54,8 +54,9 @@ impl Check {
             let mut all = versions;
             if !is_by_images {
                 // One that has broken off meanwhile is done without.
-                let nodes = connected
-                    .get_or_insert_with(|| nodes(None).filter_map(Result::ok).collect::<Vec<Node>>());
+                let nodes = connected.get_or_insert_with(|| {
+                    nodes(None).filter_map(Result::ok).collect::<Vec<Node>>()
+                });
                 let mut held = Vec::new();
                 for range in within(ranges, &unsaid) {
                     held.extend(verify::held(nodes, topic, range, *index).map_err(doing)?);

@@ -30,7 +30,9 @@ fn runs(ranges: &[Range]) -> Vec<Range> {
     let mut runs: Vec<Range> = Vec::new();
     for range in all {
         match runs.last_mut() {
-            Some(last) if last.high() == range.low() => *last = Range::new(last.low(), range.high()),
+            Some(last) if last.high() == range.low() => {
+                *last = Range::new(last.low(), range.high())
+            }
             _ => runs.push(range),
         }
     }
@@ -67,15 +69,18 @@ impl Tally {
         for s in 0..=u8::MAX {
             let pieces = runs.iter().map(|run| run.intersection(Range::of_sub_range(s)));
             let pieces = pieces.filter(|piece| !piece.is_empty());
-            let said = pieces.map(|piece| self.said_of(s, piece)).try_fold((0u128, 0u128), |sum, said| {
-                let (newest, all) = said?;
-                Some((sum.0.wrapping_add(newest), sum.1.wrapping_add(all)))
-            });
+            let said =
+                pieces.map(|piece| self.said_of(s, piece)).try_fold((0u128, 0u128), |sum, said| {
+                    let (newest, all) = said?;
+                    Some((sum.0.wrapping_add(newest), sum.1.wrapping_add(all)))
+                });
             let at = usize::from(s);
             let came = (self.came.newest()[at], self.came.all()[at]);
             match said {
                 None => found.unsaid.push(s),
-                Some(said) if said.0 != came.0 || all && said.1 != came.1 => found.differing.push(s),
+                Some(said) if said.0 != came.0 || all && said.1 != came.1 => {
+                    found.differing.push(s)
+                }
                 Some(_) => {}
             }
         }
@@ -87,9 +92,14 @@ impl Tally {
     fn said_of(&self, s: u8, piece: Range) -> Option<(u128, u128)> {
         let (mut low, mut total) = (piece.low(), (0u128, 0u128));
         while low < piece.high() {
-            let within = self.said.iter().map(|(range, sums)| (range.intersection(Range::of_sub_range(s)), sums));
+            let within = self
+                .said
+                .iter()
+                .map(|(range, sums)| (range.intersection(Range::of_sub_range(s)), sums));
             let fits = within.filter(|(own, _)| own.low() == low && own.high() <= piece.high());
-            let (own, sums) = fits.min_by_key(|(own, _)| Reverse(own.high())).filter(|(own, _)| !own.is_empty())?;
+            let (own, sums) = fits
+                .min_by_key(|(own, _)| Reverse(own.high()))
+                .filter(|(own, _)| !own.is_empty())?;
             total.0 = total.0.wrapping_add(sums.newest()[usize::from(s)]);
             total.1 = total.1.wrapping_add(sums.all()[usize::from(s)]);
             low = own.high();
@@ -174,7 +184,8 @@ mod tests {
     #[test]
     fn images_side_by_side_say_what_is_between_their_borders_and_no_others() {
         let third = Range::part(1, 3);
-        let items = [(third.low() as u32, 3, true), (third.high() as u32 - 1, 4, true), (7, 5, true)];
+        let items =
+            [(third.low() as u32, 3, true), (third.high() as u32 - 1, 4, true), (7, 5, true)];
         let of = |range: Range| sums(items.iter().filter(|(hash, ..)| range.contains(*hash)));
         let mut tally = Tally { came: of(third), ..Tally::default() };
         // All of it is in there, and more.
@@ -186,7 +197,8 @@ mod tests {
         // What comes from outside of what was asked for is not passed over.
         add(&mut tally.came, items[2]);
         assert_eq!(tally.compared(&[third], true).differing, [0]);
-        let (low, high) = (Range::new(0, third.high()), Range::new(third.high(), Range::ALL.high()));
+        let (low, high) =
+            (Range::new(0, third.high()), Range::new(third.high(), Range::ALL.high()));
         let mut tally = Tally { came: of(Range::ALL), ..Tally::default() };
         tally.said(low, &of(low));
         assert_eq!(tally.compared(&[high, low], true).unsaid.len(), 256 - 0xaa);
