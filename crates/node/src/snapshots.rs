@@ -110,7 +110,8 @@ impl Node {
         done: impl FnOnce(Result<EntryAt>) + Send + 'static,
     ) {
         let read = move |log: &dyn Log, topic: &str| {
-            let entries = log.read(topic, index, 1, 1, Scope::Durable);
+            // Here a view may have applied what is on its way to the disk.
+            let entries = log.read(topic, index, 1, 1, Scope::Written);
             EntryAt::told(entries.map(|entries| EntryAt::among(&entries, index)))
         };
         match &self.kept {

@@ -256,8 +256,12 @@ impl Boot {
         };
         self.state.held().index = index;
         if legs.iter().all(|leg| leg.offer.giver == Giver::Here) {
+            let there_were = self.state.held().offers.len();
             match self.open_here(&legs) {
-                Ok(false) if self.state.held().wrong.is_some() => return self.begin_anew(),
+                // Some of these are not used any more.
+                Ok(false) if self.state.held().offers.len() < there_were => {
+                    return self.begin_anew();
+                }
                 Ok(false) => {}
                 Ok(true) => return self.end(Ok(())),
                 Err(e) => return self.end(Err(e)),
@@ -519,6 +523,10 @@ impl Boot {
             state.ridden.iter().filter(|offer| is_of(offer)).cloned().collect();
         wrong.sort_by(|a, b| (&a.giver, describe(&a.view)).cmp(&(&b.giver, describe(&b.view))));
         wrong.dedup();
+        if wrong.is_empty() {
+            // Something came that nobody was asked for. Nothing may be begun anew with the same images.
+            wrong.clone_from(&state.ridden);
+        }
         let of_one =
             |offer: &Offer| format!("of view `{}` of {}", describe(&offer.view), offer.giver);
         let images: Vec<String> = wrong.iter().map(of_one).collect();
