@@ -44,8 +44,11 @@ pub fn lose_one(disk: &dyn Disk, table: &Path) {
     replace_file(disk, table, &bytes, sites).unwrap();
 }
 
-/// Slabs that a rider received, headers and columns, and what it was told at the end.
-fn ridden(world: &mut World, board: &msg::Board) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>) {
+/// A slab's header and its columns.
+type Slab = (Vec<u8>, Vec<u8>);
+
+/// Slabs that a rider received, and what it was told at the end.
+fn ridden(world: &mut World, board: &msg::Board) -> (Vec<Slab>, Vec<u8>) {
     let mut asks = world.connect();
     let (_, meta, _) = asks.now(wire::OP_RIDE_BEGIN, board, &[]);
     let msg::Boarded { ride, heads, .. } = msg::Boarded::from_bytes(&meta).unwrap();
@@ -86,7 +89,7 @@ fn a_rider_hears_at_the_end_what_its_image_has_and_finds_what_it_lacks() {
                 let board = msg::Board { versions, ..board.clone() };
                 let (slabs, told) = ridden(&mut world, &board);
                 let sums = msg::Ended::from_bytes(&told).unwrap().sums;
-                let tallied = |slabs: &mut dyn Iterator<Item = &(Vec<u8>, Vec<u8>)>| {
+                let tallied = |slabs: &mut dyn Iterator<Item = &Slab>| {
                     let mut tally = Tally::default();
                     tally.said(Range::ALL, &sums);
                     slabs.for_each(|(header, columns)| {

@@ -49,6 +49,9 @@ pub struct Asks {
     received: Vec<u8>,
 }
 
+/// An answer's meta and its body, or what was wrong.
+pub type Outcome = Result<(Vec<u8>, Vec<u8>), String>;
+
 /// An answer's request, its meta and its body.
 pub type Answer = (u64, Vec<u8>, Vec<u8>);
 
@@ -124,7 +127,7 @@ impl Asks {
     }
 
     /// What requests came to, each with its number.
-    pub fn outcomes(&mut self) -> Vec<(u64, Result<(Vec<u8>, Vec<u8>), String>)> {
+    pub fn outcomes(&mut self) -> Vec<(u64, Outcome)> {
         self.received.extend(self.connection.take());
         let mut outcomes = Vec::new();
         while let Ok(Decoded::Frame(header)) = frame::decode(&self.received) {
