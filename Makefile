@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny schedules orders unit python python-libraries python-ray wheel mutants callgrind test-import test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny schedules orders unit python python-libraries python-ray wheel mutants callgrind test-import versions test-brokers-tls test-tls fuzz interleaved sim tables dynamo coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -9,6 +9,7 @@ SCHEDULES ?= 20
 ORDERS ?= 10000
 HISTORIES ?= 2000
 REQUESTS ?= 20000
+VERSIONS ?= 1000000
 SEED ?= 1
 
 # Steps name the whole workspace even where they run a part of it: with other packages, cargo would choose other
@@ -97,6 +98,10 @@ mutants: ## plant every bug of the catalogue in turn: its test must fail (BUGS="
 test-import: ## move 100,000 objects here from another S3 service, killed twice on the way
 	@.ci/tools
 	HOLDFAST_IMPORT_OBJECTS=100000 cargo test --package holdfast --test blackbox import::
+
+versions: ## a key with a million versions in the views of a real node (VERSIONS=N)
+	@echo "== versions: one key with $(VERSIONS) versions, put, read, ridden, passed by the horizon and begun with"
+	HOLDFAST_VERSIONS=$(VERSIONS) cargo test --package holdfast --test blackbox views_versions -- --nocapture
 
 test-brokers-tls: ## the log on brokers that want TLS and a password; builds OpenSSL
 	@echo "== test-brokers-tls: a build with the feature kafka-tls (OpenSSL: two to five minutes)"

@@ -8,7 +8,7 @@ mod together;
 pub use follow::{Follow, Rode};
 pub use itinerary::{Itinerary, Leg, what};
 pub use select::{Candidate, Chosen, select};
-pub use together::{Heard, Server, Together, disk_views};
+pub use together::{Heard, ImageSums, Server, Together, disk_views};
 
 use crate::client::{Client, Ticket, decode, waits};
 use crate::connection::Response;
@@ -277,6 +277,7 @@ pub struct Ride<'a> {
     /// Requests under way, by head.
     asked: Vec<VecDeque<Ticket>>,
     over: bool,
+    image_sums: Option<Sums>,
 }
 
 /// A slab as it was received.
@@ -305,12 +306,10 @@ impl Slab {
         Reader::new(&self.header, &self.columns)?.items().try_for_each(&mut each)
     }
 
-    /// Adds its items to sums, and says as of which entry they are. Who has not asked for older versions has
-    /// sums of the newest items alone. `Invalid` where values were not sent.
-    pub fn sum_up(&self, sums: &mut Sums) -> Result<Index> {
+    /// Calls `take` with all of it, verified, and with the entry that it is as of: to be summed up.
+    pub fn whole(&self, take: impl FnOnce(Index, &Reader<'_>) -> Result<()>) -> Result<()> {
         let reader = Reader::new(&self.header, &self.columns)?;
-        sums.add_slab(&reader)?;
-        Ok(Index(reader.header.index))
+        take(Index(reader.header.index), &reader)
     }
 
     /// Of the header and the columns.
@@ -386,7 +385,7 @@ impl Client {
         let boarded: msg::Boarded = decode(&response)?;
         let asked = (0..boarded.heads).map(|_| VecDeque::new()).collect();
         let (range, front) = (Range::new(board.low, board.high), response.into_body());
-        Ok(Ride { client: self, range, boarded, front, asked, over: false })
+        Ok(Ride { client: self, range, boarded, front, asked, over: false, image_sums: None })
     }
 }
 
@@ -404,6 +403,12 @@ impl Ride<'_> {
     /// What it is of, for [`Follow`].
     pub fn rode(&self) -> Rode {
         Rode { range: self.range, boarded: self.boarded, front: self.front.clone() }
+    }
+
+    /// Behind the end, what the image of its entry says of all items of the view, by sub-range of the hashes:
+    /// for [`Tally`](holdfast_wire::slab::Tally). Nothing where the node has none.
+    pub fn image_sums(&self) -> Option<&Sums> {
+        self.image_sums.as_ref()
     }
 
     /// The next slab; none at the end. A connection that breaks ends the ride.
@@ -427,6 +432,10 @@ impl Ride<'_> {
         if response.meta().is_empty() {
             self.over = true;
             self.leave();
+            let ended = response.into_body();
+            if !ended.is_empty() {
+                self.image_sums = Some(msg::Ended::from_bytes(&ended)?.sums);
+            }
             return Ok(None);
         }
         let header = response.meta().to_vec();

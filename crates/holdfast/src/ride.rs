@@ -77,7 +77,8 @@ pub struct RideOptions {
     /// free for what else is asked of them
     #[arg(long, value_name = "SERVER", conflicts_with = "not")]
     apart: Vec<String>,
-    /// Sum up what comes, and hold it against what the nodes' views say that they have as of the same entry
+    /// Sum up what comes, and hold it against what images of the same entry say that they have, or else the
+    /// nodes' views
     #[arg(long, conflicts_with_all = ["collections", "keys_only", "since", "below", "fields", "from"])]
     check: bool,
     /// Take so many bytes a second and no more
@@ -167,7 +168,8 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
         rode.iter_mut().for_each(|rode| rode.range = whole);
     }
     came.print(topic, out)?;
-    if let Some(check) = &came.check {
+    if let Some(check) = &mut came.check {
+        together.image_sums().iter().for_each(|sums| check.said(sums));
         check.run(each_node, topic, options.versions, &rode, out)?;
     }
     match options.follow {

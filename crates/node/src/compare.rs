@@ -306,20 +306,37 @@ impl Node {
                  mark makes others"
             ));
         }
-        if let Some(mark) = images::newest_mark(&all) {
-            self.marks.held().insert(topic.to_owned(), mark);
+        let mut marks = self.marks.held();
+        match images::newest_mark(&all) {
+            Some(mark) => drop(marks.insert(topic.to_owned(), mark)),
+            None => drop(marks.remove(topic)),
         }
+        drop(marks);
         images::trim_before(&all)
     }
 
-    /// What somebody can begin with who finds that entries of a topic were trimmed; nothing where no
-    /// images are known.
+    /// What somebody can begin with who finds that entries of a topic were trimmed; nothing where it has no
+    /// views.
     pub fn where_to_begin(&self, topic: &str) -> Option<String> {
-        let mark = *self.marks.held().get(topic)?;
         let name = topic.strip_prefix(ITEMS)?.strip_prefix('/')?;
-        Some(format!(
-            "begin with what `holdfast ride {name} --at {mark}` gives, and go on behind that entry"
-        ))
+        // As the last round found them; in front of the first one, of this node's own.
+        let known = self.marks.held().get(topic).copied();
+        let own = || self.own_mark(topic).filter(|_| !planted!("node.own-images-unnamed"));
+        Some(match known.or_else(own) {
+            Some(mark) => format!(
+                "begin with what `holdfast ride {name} --at {mark}` gives, and go on behind that entry"
+            ),
+            None => format!(
+                "begin with an image: `holdfast view status` at the nodes that run views of `{name}` says of \
+                 which entries there are some"
+            ),
+        })
+    }
+
+    /// The newest mark of which this node alone has images of all keys.
+    fn own_mark(&self, topic: &str) -> Option<Index> {
+        let own = self.images.held().get(topic)?.images.clone();
+        images::newest_mark(&BTreeMap::from([(self.id, ("", own))]))
     }
 
     /// Gives up the entries that two snapshots of every node cover, at the node that looks after it. A

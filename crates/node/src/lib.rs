@@ -59,7 +59,7 @@ pub use rebuild::RebuiltNames;
 pub use retention::Hold;
 pub use rewrite::FaceChunk;
 pub use shards::ShardFolds;
-pub use snapshots::{Ends, SNAPSHOT_OPERATIONS};
+pub use snapshots::{Ends, EntryAt, SNAPSHOT_OPERATIONS};
 pub use standing::TOKEN_REVOKED;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;

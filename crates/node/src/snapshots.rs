@@ -2,14 +2,14 @@
 //! host's. What of the log may go is said where views are compared. Called by a node that opens and
 //! by the service.
 
-use super::Node;
 use super::views::wait_for;
+use super::{LogKeeper, Node};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
-use holdfast_log::{Info, Log};
+use holdfast_log::{Info, Log, Scope, TRIMMED_ENTRIES};
 use holdfast_view::{Context, SnapshotPart, SnapshotStore, View};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as msg;
@@ -74,7 +74,70 @@ pub struct Ends {
     pub last: Index,
 }
 
+/// What a topic has at an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryAt {
+    /// An entry with this CRC32C.
+    Kept(u32),
+    /// It was trimmed, if there was one.
+    Trimmed,
+    /// None: there is a gap, or the topic ends in front of it.
+    None,
+}
+
+impl EntryAt {
+    fn among(entries: &[(Index, Vec<u8>)], index: Index) -> EntryAt {
+        let there = entries.iter().find(|(at, _)| *at == index);
+        there.map_or(EntryAt::None, |(_, entry)| EntryAt::Kept(crc32c(entry)))
+    }
+
+    /// As the log said it.
+    fn told(read: Result<EntryAt>) -> Result<EntryAt> {
+        match read {
+            Err(e) if e.message.contains(TRIMMED_ENTRIES) => Ok(EntryAt::Trimmed),
+            read => read,
+        }
+    }
+}
+
 impl Node {
+    /// Asks what a topic has at an index, of whoever keeps the log: not of its mirror here, which would go
+    /// back there for this. `done` may be called at once.
+    pub fn ask_entry(
+        &self,
+        topic: &str,
+        index: Index,
+        done: impl FnOnce(Result<EntryAt>) + Send + 'static,
+    ) {
+        let read = move |log: &dyn Log, topic: &str| {
+            // Here a view may have applied what is on its way to the disk.
+            let entries = log.read(topic, index, 1, 1, Scope::Written);
+            EntryAt::told(entries.map(|entries| EntryAt::among(&entries, index)))
+        };
+        match &self.kept {
+            LogKeeper::Here(log) => done(read(&**log, topic)),
+            LogKeeper::Shared(_) => {
+                let (log, topic) = (self.log_for_clients(), topic.to_owned());
+                self.workers.run(move || done(read(&*log, &topic)));
+            }
+            LogKeeper::Node { host, .. } => {
+                // Of none of this node's own readers, who would have to ask again.
+                let (sender, topic, reader) = (self.sender, topic.to_owned(), u32::MAX);
+                let asked =
+                    msg::Read { sender, topic, from: index, entries_max: 1, wait: false, reader };
+                let answered = move |reply: Result<PeerReply>| {
+                    let read = reply.and_then(|PeerReply { meta, body }| {
+                        let crc = msg::Entries::from_bytes(&meta)?.crc;
+                        Ok(EntryAt::among(&msg::decode_indexed(&body, crc)?, index))
+                    });
+                    done(EntryAt::told(read));
+                };
+                let ask = request(msg::OP_PEER_LOG_READ, &asked);
+                self.machine.peers.call(host, ask, Box::new(answered));
+            }
+        }
+    }
+
     /// Asks where a topic begins and ends by now: its first entry, and its last durable one (0 where there
     /// is none). `done` may be called at once.
     pub fn ask_ends(&self, topic: &str, done: impl FnOnce(Result<Ends>) + Send + 'static) {

@@ -2,7 +2,7 @@
 //! file, and goes on with the log behind the mark. Images of its own node it reads without a file. Who
 //! breaks off is followed by another one that has an image of the same mark, from the last item on.
 //! Nothing waits here: each answer leads to the next question. What was received counts for nothing
-//! before all of it is there.
+//! before all of it is there, and is what the images say of themselves: then it is begun anew, with others.
 
 mod ahead;
 mod here;
@@ -14,12 +14,15 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::{Access, Disk, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
-use holdfast_env::{HoldMutex, event, sometimes};
+use holdfast_env::{HoldMutex, event, planted, sometimes};
+use holdfast_node::EntryAt;
 use holdfast_view::Arrival;
-use holdfast_wire::slab::{Range, Reader};
-use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
+use holdfast_view::items::log_topic;
+use holdfast_wire::slab::{Range, Reader, Sums, Tallied, Tally, shown};
+use holdfast_wire::view::{Board, Boarded, Ended, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -36,6 +39,15 @@ enum Giver {
     Here,
     /// By its address.
     There(String),
+}
+
+impl fmt::Display for Giver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Giver::Here => f.write_str("this node"),
+            Giver::There(address) => f.write_str(address),
+        }
+    }
 }
 
 /// An image that somebody has.
@@ -117,6 +129,11 @@ struct State {
     open: usize,
     /// What the first leg said of the mark.
     begun: Option<(Boarded, Vec<u8>)>,
+    /// What came, and what images say of it; and which ones were ridden.
+    tally: Tally,
+    ridden: Vec<Offer>,
+    /// Why the images that were ridden before count for nothing.
+    wrong: Option<Error>,
     file: Option<Arc<dyn File>>,
     bytes: u64,
     /// All of it is there, and the view has taken so many bytes of it.
@@ -149,10 +166,7 @@ impl Boot {
         match &state.leg {
             None => "it looks for images to begin with".to_owned(),
             Some(leg) => {
-                let from = match &leg.offer.giver {
-                    Giver::Here => "this node",
-                    Giver::There(address) => address,
-                };
+                let from = &leg.offer.giver;
                 let bytes = format_bytes(state.bytes);
                 let view = describe(&leg.offer.view);
                 format!(
@@ -166,19 +180,22 @@ impl Boot {
     /// Asks everybody.
     pub fn ask(self: &Arc<Boot>) {
         let Some(views) = self.views.upgrade() else { return };
+        let topic = match log_topic(&self.name.topic) {
+            Ok(topic) => topic,
+            Err(e) => return self.end(Err(e)),
+        };
         let neighbours = views.node.neighbours();
         // Of which one says how far this is.
-        let mut here = offers(&Giver::Here, &views.status(), &self.name);
-        here.extend(self.own.keys().map(|index| Offer {
-            giver: Giver::Here,
-            view: self.name.clone(),
-            range: Range::part(self.name.part, self.name.of),
-            index: *index,
-        }));
+        let here = offers(&Giver::Here, &views.status(), &self.name);
         {
             let mut state = self.state.held();
             state.offers = here;
-            state.asked = neighbours.len() + 1;
+            state.asked = neighbours.len() + self.own.len() + 1;
+        }
+        for (index, image) in &self.own {
+            let (boot, index, image) = (self.clone(), *index, image.clone());
+            let answered = move |entry: Result<EntryAt>| boot.proved(index, &image, entry);
+            views.node.ask_entry(&topic, index, answered);
         }
         for address in neighbours {
             let (boot, giver) = (self.clone(), Giver::There(address.clone()));
@@ -191,6 +208,16 @@ impl Boot {
             views.node.machine.peers.call(&address, request, Box::new(answered));
         }
         self.told(Vec::new());
+    }
+
+    /// The log has said what it has at the mark of an image that the view itself has left.
+    fn proved(self: &Arc<Boot>, index: Index, image: &Image, entry: Result<EntryAt>) {
+        let range = Range::part(self.name.part, self.name.of);
+        let own = Offer { giver: Giver::Here, view: self.name.clone(), range, index };
+        // What is wrong with it is said when the view is open.
+        let is_ours = entry.and_then(|entry| image.check_is_at(entry)).is_ok();
+        let is_ours = is_ours || planted!("ride.images-of-another-log");
+        self.told(is_ours.then_some(own).into_iter().collect());
     }
 
     fn told(self: &Arc<Boot>, more: Vec<Offer>) {
@@ -217,15 +244,24 @@ impl Boot {
         let found = newest(self.range, &self.state.held().offers);
         let Some((index, legs)) = found else {
             let whose = describe(&self.name);
-            return self.end(Err(Error::not_found(format!(
-                "begin view `{whose}` with images: there are none of one entry that have all of it: \
-                 start the nodes that have some, or run disk views of these keys and ask for images \
-                 (`holdfast view mark`)"
-            ))));
+            let none = || {
+                Error::not_found(format!(
+                    "begin view `{whose}` with images: there are none of one entry that have all of it: \
+                     start the nodes that have some, or run disk views of these keys and ask for images \
+                     (`holdfast view mark`)"
+                ))
+            };
+            let wrong = self.state.held().wrong.take();
+            return self.end(Err(wrong.unwrap_or_else(none)));
         };
         self.state.held().index = index;
         if legs.iter().all(|leg| leg.offer.giver == Giver::Here) {
+            let there_were = self.state.held().offers.len();
             match self.open_here(&legs) {
+                // Some of these are not used any more.
+                Ok(false) if self.state.held().offers.len() < there_were => {
+                    return self.begin_anew();
+                }
                 Ok(false) => {}
                 Ok(true) => return self.end(Ok(())),
                 Err(e) => return self.end(Err(e)),
@@ -292,6 +328,7 @@ impl Boot {
                 return self.arrive();
             };
             state.heads = vec![Stretch { range: leg.range, behind: leg.behind.clone() }];
+            state.ridden.push(leg.offer.clone());
             (leg, state.index, state.number)
         };
         let address = match &leg.offer.giver {
@@ -382,6 +419,10 @@ impl Boot {
         let to = address.to_owned();
         self.call(address, number, wire::OP_RIDE_NEXT, next.to_bytes(), move |boot, reply| {
             if reply.meta.is_empty() {
+                // A node of a build before says nothing.
+                if !reply.body.is_empty() {
+                    boot.said(&Ended::from_bytes(&reply.body)?.sums, number);
+                }
                 boot.head_ended(number);
                 return Ok(());
             }
@@ -413,10 +454,19 @@ impl Boot {
         let file = state.file.clone().ok_or_else(|| Error::bug("take a slab: there is no file"))?;
         file.write_at(&bytes, state.bytes)?;
         state.bytes += bytes.len() as u64;
+        state.tally.came(&reader)?;
         if last.is_some() {
             state.heads[at].behind = last;
         }
         Ok(true)
+    }
+
+    /// The image of a leg says this of its items.
+    fn said(&self, sums: &Sums, number: u64) {
+        let mut state = self.state.held();
+        if let Some(leg) = state.leg.clone().filter(|_| state.number == number) {
+            state.tally.said(leg.offer.range, sums);
+        }
     }
 
     fn head_ended(self: &Arc<Boot>, number: u64) {
@@ -458,8 +508,79 @@ impl Boot {
         }
     }
 
+    /// `Corrupt` where what came is not what the images say that they have: none of those that were ridden for
+    /// it is used any more.
+    fn check(&self) -> Result<()> {
+        let mut state = self.state.held();
+        let Tallied { differing, .. } = state.tally.compared(&[self.range], self.wants_versions());
+        if differing.is_empty() || planted!("ride.begins-with-whatever-came") {
+            return Ok(());
+        }
+        let (whose, index) = (describe(&self.name), state.index);
+        let is_of =
+            |offer: &Offer| differing.iter().any(|s| offer.range.overlaps(Range::of_sub_range(*s)));
+        let mut wrong: Vec<Offer> =
+            state.ridden.iter().filter(|offer| is_of(offer)).cloned().collect();
+        wrong.sort_by(|a, b| (&a.giver, describe(&a.view)).cmp(&(&b.giver, describe(&b.view))));
+        wrong.dedup();
+        if wrong.is_empty() {
+            // Something came that nobody was asked for. Nothing may be begun anew with the same images.
+            wrong.clone_from(&state.ridden);
+        }
+        let of_one =
+            |offer: &Offer| format!("of view `{}` of {}", describe(&offer.view), offer.giver);
+        let images: Vec<String> = wrong.iter().map(of_one).collect();
+        let e = Error::corrupt(format!(
+            "begin view `{whose}` with images of entry {index}: what came of keys with hashes {} is not what \
+             they say that they have ({}): they are not used for it; compare the views (`holdfast view \
+             verify`), and look at the memory of their machines",
+            shown(&differing),
+            images.join(", ")
+        ));
+        state.offers.retain(|offer| !wrong.contains(offer));
+        state.wrong = Some(e.clone());
+        drop(state);
+        if let Some(views) = self.views.upgrade() {
+            views.node.report_finding(e.message.clone());
+            // Of several nobody knows which one it is.
+            if let [Offer { giver: Giver::Here, view, index, .. }] = &wrong[..] {
+                self.distrust(&views, view, *index, &e);
+            }
+        }
+        Err(e)
+    }
+
+    /// An image of this node is wrong: nobody begins with it, or rides it, any more.
+    fn distrust(&self, views: &Views, view: &ViewName, index: Index, e: &Error) {
+        match self.own.get(&index).filter(|_| *view == self.name) {
+            Some(own) => {
+                event!(ImageGivenUp, e);
+                if let Err(e) = own.remove() {
+                    event!(ImageGivenUp, e);
+                }
+            }
+            None => views.distrust(view, index, e),
+        }
+    }
+
+    /// All that came counts for nothing: with what there is of others.
+    fn begin_anew(self: &Arc<Boot>) {
+        {
+            let mut state = self.state.held();
+            state.number += 1;
+            (state.bytes, state.tally, state.begun) = Default::default();
+            state.legs.clear();
+            state.ridden.clear();
+        }
+        sometimes!("a view began anew, for what came was not what its images say");
+        self.choose();
+    }
+
     /// Everything is there.
     fn arrive(self: &Arc<Boot>) {
+        if self.check().is_err() {
+            return self.begin_anew();
+        }
         let opened = || {
             let (file, bytes) = {
                 let mut state = self.state.held();

@@ -12,6 +12,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File, ReplaceSites, read_file, replace_file};
 use holdfast_env::{HoldMutex, HoldRwLock, planted};
+use holdfast_node::EntryAt;
 use holdfast_view::Position;
 use holdfast_wire::slab::{self, Column, Needs, Range, Slab, Sums, retain};
 use holdfast_wire::view::ViewName;
@@ -219,18 +220,33 @@ impl Image {
         self.sealed.held().clone()
     }
 
-    /// Refuses one of another view, or of another log: whose disk, or a copy of it, somebody has put there. What
-    /// is not known counts for nothing here: `entry_crc` is that of the log's entry at its mark, if that is there.
-    pub fn check_is_of(&self, view: &ViewName, log: u64, entry_crc: Option<u32>) -> Result<()> {
-        let About { view: of, log: of_log, position, .. } = &self.about;
-        let what = match () {
-            () if of != view => format!("of view `{}`", describe(of)),
-            () if of_log.is_some_and(|of| of != log) => "of another cluster's log".to_owned(),
-            () if entry_crc.is_some_and(|crc| crc != position.entry_crc) => {
-                format!("of another log, in which entry {} is another one", position.applied)
+    /// Refuses one of another view, or of another cluster: whose disk, or a copy of it, somebody has put there.
+    pub fn check_is_of(&self, view: &ViewName, log: u64) -> Result<()> {
+        let About { view: of, log: of_log, .. } = &self.about;
+        match () {
+            () if of != view => self.refuse(&format!("of view `{}`", describe(of))),
+            () if of_log.is_some_and(|of| of != log) => self.refuse("of another cluster's log"),
+            () => Ok(()),
+        }
+    }
+
+    /// Refuses one of another log of the same cluster, as of one that was put back and went on otherwise, by what
+    /// the log has at its mark. Of what was trimmed there is nothing to tell it by.
+    pub fn check_is_at(&self, entry: EntryAt) -> Result<()> {
+        let Position { applied, entry_crc, .. } = self.about.position;
+        match entry {
+            EntryAt::Trimmed => Ok(()),
+            EntryAt::Kept(crc) if crc == entry_crc => Ok(()),
+            EntryAt::Kept(_) => {
+                self.refuse(&format!("of another log, in which entry {applied} is another one"))
             }
-            () => return Ok(()),
-        };
+            EntryAt::None => {
+                self.refuse(&format!("of another log: the topic's has no entry {applied}"))
+            }
+        }
+    }
+
+    fn refuse(&self, what: &str) -> Result<()> {
         Err(Error::invalid(format!(
             "read image `{}`: it is {what}: it is not used, and stays where it is: move it away",
             self.path.display()

@@ -14,4 +14,4 @@ mod views;
 
 pub use face::ViewFace;
 pub use rides::{ASKED_MAX, RIDERS_MAX, Whole};
-pub use views::{KeptView, RunView, Settings, VIEWS_MAX, Views, describe};
+pub use views::{KeptView, REPLAYED_BYTES_MAX, RunView, Settings, VIEWS_MAX, Views, describe};

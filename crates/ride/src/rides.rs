@@ -28,7 +28,7 @@ use images::Images;
 pub use images::Whole;
 pub(crate) use projections::Projections;
 pub use riders::Wish;
-use riders::{Rider, Sending, end_of};
+use riders::{Outcome, Rider, Sending, end_of};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -222,7 +222,7 @@ impl Rides {
                     rider.lines.len()
                 ))),
                 Some(rider) if rider.over.is_some() && !rider.is_sent_to() => {
-                    rider.over.as_ref().map(|(result, _)| end_of(result))
+                    rider.over.as_ref().map(|(outcome, _)| end_of(outcome))
                 }
                 Some(rider) if rider.lines[head].len() >= ASKED_MAX => {
                     refuse(Error::invalid(format!(
@@ -263,7 +263,12 @@ impl Rides {
         };
         // Without the lock: one that just gets its name is waited for.
         drafts.iter().for_each(|image| image.give_up());
-        let why = || Error::retry("ride a view: its node is ending: ride another one");
+        let why = || {
+            Error::retry(
+                "ride a view: it ends here, as its node does, as it was stopped, or as the log was trimmed \
+                 behind it: ride another one, or an image (`holdfast view status` says which there are)",
+            )
+        };
         for id in left {
             self.input(|state, now, jobs| {
                 let mut rider = state.riders.remove(&id)?;
@@ -444,7 +449,7 @@ impl Rides {
             state.core.tick(now);
             // Who has not asked how its ride ended is not there any more.
             let idle_ns = Limits::usual().idle_ns;
-            let gone = |over: &Option<(Result<()>, u64)>| {
+            let gone = |over: &Option<(Outcome, u64)>| {
                 over.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) > idle_ns)
             };
             state.riders.retain(|_, rider| !gone(&rider.over));

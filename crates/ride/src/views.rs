@@ -37,7 +37,7 @@ const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views
 /// How long a session of a topic may be unused before it is ended.
 const SESSION_IDLE_MS: u64 = 3_600_000;
 /// A new view of a topic whose log has more bytes than this begins with images, if there are some.
-static REPLAYED_BYTES_MAX: Knob =
+pub static REPLAYED_BYTES_MAX: Knob =
     Knob::new("views.replayed-bytes-max", 64 << 20, &[1, 1000, 10_000]);
 
 /// What each disk view may have.
@@ -520,6 +520,15 @@ impl Views {
             Error::not_found(format!("read an image of view `{name}`: there is none of {index}"))
         };
         found.ok_or_else(none)
+    }
+
+    /// An image of a view that runs here is wrong.
+    pub(crate) fn distrust(&self, name: &ViewName, index: Index, e: &Error) {
+        if let Ok(view) = self.view(name)
+            && let KeptView::Disk { rides, .. } = &view.kept
+        {
+            rides.distrust_image(index, e);
+        }
     }
 
     /// The carousel that a ride is on.

@@ -23,6 +23,7 @@ mod reader;
 mod record;
 mod select;
 mod sums;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -36,6 +37,7 @@ pub use kept::{checksum, verify};
 pub use reader::Reader;
 pub use select::{retain, select};
 pub use sums::{Differing, Sums, shown};
+pub use tally::{Tallied, Tally};
 pub use values::{INDEXED_BYTES_MAX, object_of, values};
 pub use wanted::{Collections, Needs, Wanted};
 

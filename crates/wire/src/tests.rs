@@ -408,7 +408,10 @@ fn view_messages(m: &mut Messages) {
     let mut sums = slab::Sums::default();
     let item = slab::Item { hash: 1 << 24, collection: 1, key: b"k", index: 5, value: Some(b"v") };
     sums.add(&item, true);
-    m.add("view::Summed", view::Summed { at: index, horizon: Index(3), keys: 1, sums });
+    m.add(
+        "view::Summed",
+        view::Summed { at: index, horizon: Index(3), keys: 1, sums: sums.clone() },
+    );
     let board = view::Board {
         view: name,
         low: 1,
@@ -429,6 +432,7 @@ fn view_messages(m: &mut Messages) {
     let boarded = view::Boarded { ride: 7, heads: 2, index, entry_crc: 8, digest: 9, horizon };
     m.add("view::Boarded", boarded);
     m.add("view::Next", view::Next { ride: 7, head: 1 });
+    m.add("view::Ended", view::Ended { sums: sums.clone() });
 }
 
 fn scribe_messages(m: &mut Messages) {

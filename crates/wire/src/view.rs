@@ -2,6 +2,7 @@
 
 use crate::Call;
 use crate::slab::{Hashed, Range, Sums};
+use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{codec_enum, codec_struct};
@@ -381,10 +382,36 @@ pub struct Boarded {
 codec_struct!(Boarded { ride, heads, index, entry_crc, digest, horizon });
 
 /// Asks for the next slab of a ride's head. Its header is the answer's meta and its columns are the
-/// body; the answer is empty when the ride is over.
+/// body; the answer has no meta when the ride is over, and as its body [`Ended`], or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Next {
     pub ride: u64,
     pub head: u32,
 }
 codec_struct!(Next { ride, head });
+
+/// The end of a ride, where its node has a whole image of the entry that the ride was as of: what that says
+/// of its items, all that the view holds, by sub-range of the hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub sums: Sums,
+}
+
+/// With a CRC32C behind it, as no meta covers it.
+impl Encode for Ended {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let sums = self.sums.to_bytes();
+        out.extend_from_slice(&sums);
+        crc32c(&sums).encode(out);
+    }
+}
+
+impl Decode for Ended {
+    fn decode(reader: &mut Reader<'_>) -> Result<Ended, DecodeError> {
+        let sums = Sums::decode(reader)?;
+        match u32::decode(reader)? == crc32c(&sums.to_bytes()) {
+            true => Ok(Ended { sums }),
+            false => Err(DecodeError::BadValue("checksum of sums")),
+        }
+    }
+}

@@ -9,7 +9,7 @@ use crate::client::Client;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::tasks;
-use holdfast_wire::slab::Range;
+use holdfast_wire::slab::{Range, Sums};
 use holdfast_wire::view::{Board, Place, ViewKind, ViewStatus};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc;
@@ -29,6 +29,17 @@ pub struct Server {
     pub is_apart: bool,
 }
 
+/// What an image says of its items.
+#[derive(Clone, Debug)]
+pub struct ImageSums {
+    /// Of its view: of all keys' hashes in there.
+    pub range: Range,
+    /// The entry that it was made of.
+    pub index: Index,
+    /// By sub-range of the hashes.
+    pub sums: Sums,
+}
+
 /// What comes of a ride over several nodes.
 #[derive(Debug)]
 pub enum Heard {
@@ -46,7 +57,8 @@ pub enum Heard {
 enum Said {
     Began(u64, Rode),
     Came(u64, Slab),
-    Ended(u64),
+    /// With what its node's image of the entry says, if there is one.
+    Ended(u64, Option<Box<ImageSums>>),
     /// Its node will not be asked any more.
     Broke(u64, Error),
     /// It has nothing more to do.
@@ -69,6 +81,8 @@ pub struct Together {
     given: Option<(u64, Place)>,
     /// Nodes that were left out, until that is told.
     left_out: VecDeque<Error>,
+    /// Of the rides that have come to their end.
+    image_sums: Vec<ImageSums>,
     /// Why the first node broke off in this round.
     broke: Option<Error>,
     /// Why it ended, if it failed.
@@ -121,6 +135,7 @@ impl Together {
             views: BTreeMap::new(),
             given: None,
             left_out: VecDeque::new(),
+            image_sums: Vec::new(),
             broke: None,
             failed: None,
             over: false,
@@ -131,6 +146,11 @@ impl Together {
     /// [`Itinerary::of_token`]; none of the present.
     pub fn token(&self) -> Option<String> {
         self.itinerary.as_ref().map(Itinerary::token)
+    }
+
+    /// What images say of the items that were ridden so far to their end.
+    pub fn image_sums(&self) -> &[ImageSums] {
+        &self.image_sums
     }
 
     /// The slab that was given last counts as received. The next call of [`Together::next`] says that, too.
@@ -192,7 +212,12 @@ impl Together {
                     }
                     return Ok(Some(Heard::Slab(slab)));
                 }
-                (Said::Ended(leg), Some(itinerary)) => itinerary.ended(leg),
+                (Said::Ended(leg, sums), itinerary) => {
+                    self.image_sums.extend(sums.map(|sums| *sums));
+                    if let Some(itinerary) = itinerary {
+                        itinerary.ended(leg);
+                    }
+                }
                 (Said::Broke(leg, e), Some(itinerary)) => {
                     itinerary.broke(leg);
                     self.broke.get_or_insert(e.clone());
@@ -200,7 +225,6 @@ impl Together {
                 }
                 (Said::Broke(_, e), None) => return Err(e),
                 (Said::Rests(server), _) => self.rest.push(*server),
-                (Said::Ended(_), None) => {}
             }
         }
     }
@@ -325,11 +349,14 @@ fn stream(mut server: Server, legs: Vec<(u64, Board)>, sender: &mpsc::SyncSender
             while listens && let Some(slab) = ride.next_slab()? {
                 listens = say(Said::Came(leg, slab));
             }
-            Ok::<bool, Error>(listens)
+            let (range, index) =
+                (Range::part(board.view.part, board.view.of), ride.boarded().index);
+            let of_image = |sums: &Sums| Box::new(ImageSums { range, index, sums: sums.clone() });
+            Ok::<_, Error>((listens, ride.image_sums().map(of_image)))
         };
         match ridden() {
-            Ok(true) => drop(say(Said::Ended(leg))),
-            Ok(false) => return,
+            Ok((true, sums)) => drop(say(Said::Ended(leg, sums))),
+            Ok((false, _)) => return,
             Err(e) => {
                 say(Said::Broke(leg, e.context(format_args!("ride at {name}"))));
                 for (leg, _) in legs {

@@ -1,32 +1,35 @@
-//! `holdfast ride --check`: what came, held against what views say that they have. A slab's checksums tell that
-//! each byte is as it was sent; that nothing was left out, or sent twice, only sums over all items tell. Those of
-//! the views come of a scan of their rows, not of a ride.
+//! `holdfast ride --check`: what came, held against what images of the same entry say of themselves, and of the
+//! rest, against what views say that they have. A slab's checksums tell that each byte is as it was sent; that
+//! nothing was left out, or sent twice, only sums over all items tell. Those of the views come of a scan of their
+//! rows, not of a ride.
 
 use super::follow::Nodes;
 use crate::view::{Node, verify};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_client::view::{Rode, Slab};
+use holdfast_client::view::{ImageSums, Rode, Slab};
 use holdfast_command::output::Output;
-use holdfast_wire::slab::{Differing, Sums, shown};
+use holdfast_wire::slab::{Differing, Range, Sums, Tallied, Tally, shown};
 use holdfast_wire::view::Summed;
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// The sums of what came, by the entry that it is as of.
+/// What came, by the entry that it is as of.
 #[derive(Default)]
-pub struct Check(BTreeMap<Index, Sums>);
+pub struct Check(BTreeMap<Index, Tally>);
 
 impl Check {
     /// Adds what came.
     pub fn add(&mut self, slab: &Slab) -> Result<()> {
-        let mut sums = Sums::default();
-        let index = slab.sum_up(&mut sums)?;
-        self.0.entry(index).or_default().add_sums(&sums);
-        Ok(())
+        slab.whole(|index, reader| self.0.entry(index).or_default().came(reader))
     }
 
-    /// Asks the nodes for the sums of what was ridden. `Corrupt` where they are others.
+    /// An image says what it has.
+    pub fn said(&mut self, by: &ImageSums) {
+        self.0.entry(by.index).or_default().said(by.range, &by.sums);
+    }
+
+    /// Asks the nodes for the sums of what was ridden and no image told. `Corrupt` where they are others.
     pub fn run(
         &self,
         nodes: Nodes<'_>,
@@ -36,44 +39,74 @@ impl Check {
         out: &mut Output,
     ) -> Result<()> {
         let doing = |e: Error| e.context(format_args!("check a ride of topic `{topic}`"));
-        // One that has broken off meanwhile is done without.
-        let mut nodes: Vec<Node> = nodes(None).filter_map(Result::ok).collect();
-        let mut held: BTreeMap<Index, Vec<Summed>> = BTreeMap::new();
-        let mut horizons: BTreeMap<Index, Index> = BTreeMap::new();
+        let mut of_entries: BTreeMap<Index, (Index, Vec<Range>)> = BTreeMap::new();
         for Rode { range, boarded, .. } in rode {
-            let of_range = verify::held(&mut nodes, topic, *range, boarded.index).map_err(doing)?;
-            held.entry(boarded.index).or_default().extend(of_range);
-            horizons.insert(boarded.index, boarded.horizon);
+            let of_entry = of_entries.entry(boarded.index).or_insert((boarded.horizon, Vec::new()));
+            of_entry.1.push(*range);
         }
-        let nothing = Sums::default();
-        for (index, held) in &held {
+        let nothing = Tally::default();
+        // Connected to once they are needed.
+        let mut connected: Option<Vec<Node>> = None;
+        for (index, (horizon, ranges)) in &of_entries {
             let came = self.0.get(index).unwrap_or(&nothing);
-            // Versions that the horizon has passed since were ridden, and are not there any more.
-            let all = versions && held.iter().all(|one| one.horizon == horizons[index]);
-            let differ = differing(came, held, all);
-            if !differ.is_empty() {
+            let Tallied { mut differing, unsaid } = came.compared(ranges, versions);
+            let is_by_images = unsaid.is_empty();
+            let mut all = versions;
+            if !is_by_images {
+                // One that has broken off meanwhile is done without.
+                let nodes = connected.get_or_insert_with(|| {
+                    nodes(None).filter_map(Result::ok).collect::<Vec<Node>>()
+                });
+                let mut held = Vec::new();
+                for range in within(ranges, &unsaid) {
+                    held.extend(verify::held(nodes, topic, range, *index).map_err(doing)?);
+                }
+                // Versions that the horizon has passed since were ridden, and are not there any more.
+                all &= held.iter().all(|one| one.horizon == *horizon);
+                differing.extend(differ(came.sums(), &held, &unsaid, all));
+                differing.sort_unstable();
+            }
+            let who = if is_by_images { "image says" } else { "views hold" };
+            if !differing.is_empty() {
                 return Err(doing(Error::corrupt(format!(
-                    "what came as of entry {index} is not what the views hold of it, of keys with hashes {}: \
-                     `holdfast view verify {topic}` says whether they agree with each other",
-                    shown(&differ)
+                    "what came as of entry {index} is not what the {who} of it, of keys with hashes {}: \
+                     `holdfast view verify {topic}` says whether the views agree with each other",
+                    shown(&differing)
                 ))));
             }
             let what = if all { "all versions" } else { "the newest values" };
             out.line(
-                || format!("as of entry {index} that is what the views hold: {what}"),
-                || json!({"topic": topic, "checked": index.0, "versions": all}),
+                || format!("as of entry {index} that is what the {who}: {what}"),
+                || {
+                    let by = if is_by_images { "image" } else { "views" };
+                    json!({"topic": topic, "checked": index.0, "versions": all, "by": by})
+                },
             )?;
         }
         Ok(())
     }
 }
 
-/// Sub-ranges in which what came is not what is held.
-fn differing(came: &Sums, held: &[Summed], all: bool) -> BTreeSet<u8> {
+/// What of ranges lies in sub-ranges, these in their order.
+fn within(ranges: &[Range], sub_ranges: &[u8]) -> Vec<Range> {
+    let mut runs: Vec<Range> = Vec::new();
+    for own in sub_ranges.iter().map(|s| Range::of_sub_range(*s)) {
+        match runs.last_mut() {
+            Some(last) if last.high() == own.low() => *last = Range::new(last.low(), own.high()),
+            _ => runs.push(own),
+        }
+    }
+    let both = |range: &Range| runs.iter().map(|run| run.intersection(*range)).collect::<Vec<_>>();
+    ranges.iter().flat_map(both).filter(|both| !both.is_empty()).collect()
+}
+
+/// Those of these sub-ranges in which what came is not what is held.
+fn differ(came: &Sums, held: &[Summed], of: &[u8], all: bool) -> Vec<u8> {
     let mut total = Sums::default();
     held.iter().for_each(|one| total.add_sums(&one.sums));
     let Differing { newest, earlier } = came.differing(&total);
-    newest.into_iter().chain(earlier.into_iter().filter(|_| all)).collect()
+    let found = newest.into_iter().chain(earlier.into_iter().filter(|_| all));
+    found.filter(|s| of.contains(s)).collect()
 }
 
 #[cfg(test)]
@@ -99,12 +132,28 @@ mod tests {
         };
         let held = [piece(&[(7, 3, true), (7, 2, false)]), piece(&[(0xab00_0000, 4, true)])];
         let (a, older, b) = ((7, 3, true), (7, 2, false), (0xab00_0000, 4, true));
-        let found = |items: &[_], all| Vec::from_iter(differing(&sums(items), &held, all));
+        let everywhere: Vec<u8> = (0..=255).collect();
+        let found = |items: &[_], all| differ(&sums(items), &held, &everywhere, all);
         assert_eq!(found(&[b, older, a], true), [0u8; 0]);
         assert_eq!(found(&[a, b], false), [0u8; 0], "the newest alone");
         assert_eq!(found(&[a, b], true), [0]);
         assert_eq!(found(&[a, older], true), [0xab]);
         assert_eq!(found(&[a, older, b, b], true), [0xab]);
         assert_eq!(found(&[], false), [0, 0xab]);
+        assert_eq!(differ(&sums(&[]), &held, &[0xab], true), [0xab], "images told the others");
+    }
+
+    /// Who rides a third rides sub-ranges that its image's borders do not cut alone: the views are asked for two.
+    #[test]
+    fn views_are_asked_for_what_no_image_told_alone() {
+        let third = Range::part(1, 3);
+        let borders = [0x55, 0xaa].map(|s| Range::of_sub_range(s).intersection(third));
+        assert_eq!(within(&[third], &[0x55, 0xaa]), borders);
+        let halves = [Range::part(0, 2), Range::part(1, 2)];
+        let run = Range::new(Range::of_sub_range(0x7e).low(), Range::of_sub_range(0x81).high());
+        let parts = halves.map(|half| half.intersection(run));
+        assert_eq!(within(&halves, &[0x7e, 0x7f, 0x80, 0x81]), parts);
+        assert_eq!(within(&halves, &(0..=255).collect::<Vec<u8>>()), halves);
+        assert!(within(&halves, &[]).is_empty());
     }
 }

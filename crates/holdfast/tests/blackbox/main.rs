@@ -76,4 +76,5 @@ mod views_index;
 mod views_killed;
 mod views_packages;
 mod views_rides;
+mod views_versions;
 mod views_wiped;

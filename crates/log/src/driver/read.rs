@@ -117,8 +117,10 @@ fn fill(topic: &Topic, gather: &mut Gather, window_bytes: usize) -> Result<()> {
         };
         let Some((segment, place, following)) = found else {
             return Err(Error::invalid(format!(
-                "read topic `{}` from entry {}: it was trimmed meanwhile: start from a snapshot",
-                topic.name, gather.next
+                "read topic `{}` from entry {next}: entries from there on {TRIMMED_ENTRIES} meanwhile: start from \
+                 a snapshot",
+                topic.name,
+                next = gather.next
             )));
         };
         let (Some(position), end) = (place.position, place.end) else {

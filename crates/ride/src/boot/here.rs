@@ -17,6 +17,7 @@ impl Boot {
     /// Where this node has all of it: the view takes it from the images themselves. False where one of
     /// them cannot be read, so that another node's may do.
     pub(super) fn open_here(self: &Arc<Boot>, legs: &[Leg]) -> Result<bool> {
+        self.state.held().ridden = legs.iter().map(|leg| leg.offer.clone()).collect();
         let opened = legs.iter().map(|leg| {
             let image = self.image_here(leg)?;
             Ok((leg, image.bytes(), self.scan_here(&image, leg)?))
@@ -32,11 +33,18 @@ impl Boot {
                 self.state.held().leg = left.as_ref().map(|(leg, ..)| (*leg).clone());
             }
             let Some((leg, _, scan)) = &mut left else {
+                if is_over {
+                    return Ok(false);
+                }
+                // In front of the end, without which nothing of it counts.
+                self.check()?;
+                is_over = true;
                 out.extend_from_slice(&0u32.to_bytes());
-                return Ok(!std::mem::replace(&mut is_over, true));
+                return Ok(true);
             };
             let (slab, is_last) = self.next_here(scan, leg.range)?;
             if let Some(slab) = slab {
+                self.state.held().tally.read(&slab);
                 let at = out.len();
                 out.extend_from_slice(&[0; 4]);
                 slab.write(out);
@@ -60,7 +68,7 @@ impl Boot {
                     views.begins_otherwise(&self.place);
                 }
                 let mut state = self.state.held();
-                (state.leg, state.bytes) = (None, 0);
+                (state.leg, state.bytes, state.tally) = Default::default();
                 Ok(false)
             }
             opened => opened.map(|()| true),
@@ -79,6 +87,9 @@ impl Boot {
         let horizon = Catalog::horizon_behind(&front)?;
         let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest, horizon };
         self.boarded(boarded, front)?;
+        if let Some(sums) = image.sealed().and_then(|seal| seal.sums) {
+            self.state.held().tally.said(leg.offer.range, &sums);
+        }
         Ok(image)
     }
 

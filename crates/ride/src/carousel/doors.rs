@@ -165,7 +165,8 @@ impl Carousel {
                 }
             }
             (None, Ticket::At { index, .. }) => {
-                let whole = self.images.iter().rev().find(|(_, image)| **image == Image::Whole);
+                let is_whole = |image| image == Image::Whole || planted!("ride.names-any-image");
+                let whole = self.images.iter().rev().find(|(_, image)| is_whole(**image));
                 let newest = whole.map(|(newest, _)| *newest);
                 self.end(rider, Err(error::not_here(index, newest)));
             }

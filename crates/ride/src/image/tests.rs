@@ -234,16 +234,20 @@ fn an_image_of_another_log_or_view_is_told_from_ones_own() {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let about = table().about;
     let image = Image::create(&disk, &place, about.clone(), &[Range::ALL]).unwrap();
-    let whose =
-        |view: &ViewName, log, crc| image.check_is_of(view, log, crc).map_err(|e| e.message);
-    let own = about.log.unwrap();
-    assert_eq!(whose(&about.view, own, Some(8)), Ok(()));
-    assert_eq!(whose(&about.view, own, None), Ok(()));
+    let whose = |view: &ViewName, log, entry| {
+        let both = image.check_is_of(view, log).and_then(|()| image.check_is_at(entry));
+        both.map_err(|e| e.message)
+    };
+    let (own, kept) = (about.log.unwrap(), EntryAt::Kept);
+    assert_eq!(whose(&about.view, own, kept(8)), Ok(()));
+    assert_eq!(whose(&about.view, own, EntryAt::Trimmed), Ok(()));
     let other = ViewName { topic: "u".to_owned(), ..about.view.clone() };
     let said = [
-        (whose(&other, own, Some(8)), "it is of view `t disk 1/2`"),
-        (whose(&about.view, 5, Some(8)), "it is of another cluster's log"),
-        (whose(&about.view, own, Some(9)), "in which entry 7 is another one"),
+        (whose(&other, own, kept(8)), "it is of view `t disk 1/2`"),
+        (whose(&about.view, 5, kept(8)), "it is of another cluster's log"),
+        (whose(&about.view, own, kept(9)), "in which entry 7 is another one"),
+        // The log was put back from before the mark, and has not come so far again.
+        (whose(&about.view, own, EntryAt::None), "the topic's has no entry 7"),
     ];
     for (refused, says) in said {
         let refused = refused.unwrap_err();

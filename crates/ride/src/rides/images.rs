@@ -5,14 +5,11 @@
 use super::{Job, Kept, Rides, Shown, State};
 use crate::carousel::{Held, SpinId};
 use crate::image::{self, About, Image, Seal};
-use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::Moment;
 use holdfast_env::{event, planted};
-use holdfast_log::Scope;
-use holdfast_node::Node;
-use holdfast_view::items::log_topic;
+use holdfast_node::{EntryAt, Node};
 use holdfast_wire::slab::{Needs, Sums};
 use holdfast_wire::view::ViewName;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +29,9 @@ pub(super) struct Images {
     pub drafts: BTreeMap<SpinId, Arc<Image>>,
     /// Those that the core knows, and those of spins.
     pub known: BTreeMap<Index, Arc<Image>>,
+    /// Those that were found, of which the log has not said yet whether they are its own: used for nothing. And
+    /// whether it is being asked.
+    unproven: BTreeMap<Index, (Arc<Image>, bool)>,
     /// Those that go when their last reader has gone.
     retiring: BTreeSet<Index>,
     /// Those that nobody is told of any more, and since when.
@@ -147,11 +147,10 @@ impl Rides {
         for index in named {
             match Image::open(disk, &self.place, index) {
                 Ok(image) => match image.check_is_ours(&self.view, &self.node) {
-                    Ok(()) => self.input(|state, now, _| {
-                        state.images.known.insert(index, Arc::new(image));
-                        state.core.image_found(now, index);
-                        None
-                    }),
+                    Ok(()) => {
+                        let unproven = (Arc::new(image), false);
+                        self.state().images.unproven.insert(index, unproven);
+                    }
                     // It may be another cluster's only copy.
                     Err(e) => event!(ImageGivenUp, e),
                 },
@@ -168,13 +167,59 @@ impl Rides {
             lost.into_iter().for_each(|index| state.images.lose(index));
             None
         });
+        self.prove_images();
         Ok(())
+    }
+
+    /// Asks whoever keeps the log whether images that were found are of it. Where it does not answer, the next
+    /// call asks again.
+    pub fn prove_images(&self) {
+        let mut asks = Vec::new();
+        for (index, (_, is_asked)) in &mut self.state().images.unproven {
+            if !std::mem::replace(is_asked, true) {
+                asks.push(*index);
+            }
+        }
+        for index in asks {
+            let weak = self.own.clone();
+            let told = move |entry: Result<EntryAt>| {
+                if let Some(own) = weak.upgrade() {
+                    own.proved(index, entry);
+                }
+            };
+            self.node.ask_entry(&self.topic, index, told);
+        }
+    }
+
+    /// The log has said what it has at an image's mark.
+    fn proved(&self, index: Index, entry: Result<EntryAt>) {
+        self.input(|state, now, _| {
+            let (image, is_asked) = state.images.unproven.get_mut(&index)?;
+            *is_asked = false;
+            let believes = planted!("ride.images-of-another-log")
+                || planted!("ride.elsewhere-images-are-ours") && self.node.hosted().is_none();
+            match entry.map(|entry| image.check_is_at(entry)) {
+                // Asked again.
+                Err(_) => {}
+                Ok(Err(e)) if !believes => {
+                    event!(ImageGivenUp, e);
+                    state.images.unproven.remove(&index);
+                }
+                Ok(_) => {
+                    let (image, _) = state.images.unproven.remove(&index)?;
+                    state.images.known.insert(index, image);
+                    state.core.image_found(now, index);
+                }
+            }
+            None
+        });
     }
 
     /// An image is to be made of this moment, which shows the view behind a mark.
     pub fn mark(&self, index: Index, moment: Arc<dyn Moment>) {
         self.input(|state, now, _| {
-            let newest = state.images.known.keys().chain(state.images.moments.keys()).max();
+            let Images { known, moments, unproven, .. } = &state.images;
+            let newest = known.keys().chain(moments.keys()).chain(unproven.keys()).max();
             // A mark is folded again after a start.
             if newest.is_none_or(|newest| *newest < index) && !state.ended {
                 state.images.moments.insert(index, moment);
@@ -209,8 +254,10 @@ impl Rides {
         let counts = |whole: &Whole| whole.index >= should && whole.sums.is_some();
         let is_there = self.images().iter().any(counts);
         let state = self.state();
-        let drafts = state.images.drafts.values().map(|image| image.index());
-        let mut comes = state.images.moments.keys().copied().chain(drafts);
+        let Images { drafts, moments, unproven, .. } = &state.images;
+        let drafts = drafts.values().map(|image| image.index());
+        // One that was found may be the log's own.
+        let mut comes = moments.keys().chain(unproven.keys()).copied().chain(drafts);
         if is_there || comes.any(|index| index >= should) { Index(0) } else { should }
     }
 
@@ -241,6 +288,14 @@ impl Rides {
             for index in old.chain(leaving).collect::<Vec<_>>() {
                 state.retire(now, index);
             }
+            None
+        });
+    }
+
+    /// An image is wrong: nobody begins to read it any more.
+    pub fn distrust_image(&self, index: Index, e: &Error) {
+        self.input(|state, now, _| {
+            state.distrust(now, index, e);
             None
         });
     }
@@ -318,20 +373,10 @@ impl Rides {
 impl Image {
     /// See [`Image::check_is_of`].
     pub(crate) fn check_is_ours(&self, view: &ViewName, node: &Node) -> Result<()> {
-        if planted!("ride.images-of-another-log") {
-            return Ok(());
+        match planted!("ride.images-of-another-log") {
+            true => Ok(()),
+            false => self.check_is_of(view, node.sender.cluster),
         }
-        // Elsewhere it is not the mirror of the log that is asked: it would go back there for this. What is
-        // trimmed says nothing.
-        let index = self.index();
-        let read = |topic: String| node.log.read(&topic, index, 1, 1, Scope::Durable);
-        let entries = match node.hosted() {
-            Some(_) => log_topic(&view.topic).and_then(read).unwrap_or_default(),
-            None => Vec::new(),
-        };
-        let at_mark = entries.iter().find(|(at, _)| *at == index);
-        let entry_crc = at_mark.map(|(_, entry)| crc32c(entry));
-        self.check_is_of(view, node.sender.cluster, entry_crc)
     }
 }
 

@@ -14,8 +14,8 @@ use holdfast_env::net::{BodyPart, Parts, Reply, Response};
 use holdfast_env::{Budget, planted, sometimes};
 use holdfast_view::Position;
 use holdfast_view::items::Catalog;
-use holdfast_wire::slab::{Column, Fields, Needs, Range, SLAB_BYTES, Slab, Wanted, select};
-use holdfast_wire::view::Boarded;
+use holdfast_wire::slab::{Column, Fields, Needs, Range, SLAB_BYTES, Slab, Sums, Wanted, select};
+use holdfast_wire::view::{Boarded, Ended};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -36,9 +36,15 @@ pub(super) struct Rider {
     pub lines: Vec<Line<Reply, Arc<Kept>>>,
     /// The head whose turn it is to be asked first.
     turn: usize,
+    /// The entry that it rides as of, once it does.
+    index: Index,
     /// Its ride has ended like this, at this time.
-    pub over: Option<(Result<()>, u64)>,
+    pub over: Option<(Outcome, u64)>,
 }
+
+/// How a ride has ended: where it went well, with what the image of its entry says of its items, if there is
+/// one.
+pub(super) type Outcome = Result<Option<Arc<Sums>>>;
 
 /// The requests of one rider for slabs of one head, and slabs for it that wait. One slab at a time is
 /// looked at for what is wanted of it, by whichever thread: if that is nothing, the next one answers the
@@ -259,7 +265,7 @@ impl Kept {
 impl Rider {
     pub fn new(wish: Arc<Wish>, heads: usize, boards: Reply) -> Rider {
         let lines = (0..heads).map(|_| Line::new()).collect();
-        Rider { wish, boards: Some(boards), lines, turn: 0, over: None }
+        Rider { wish, boards: Some(boards), lines, turn: 0, index: Index(0), over: None }
     }
 
     /// A slab is there for it, of which it may want something. False where it wants nothing of it.
@@ -292,10 +298,10 @@ impl Rider {
     }
 
     /// Whatever it has asked for is answered with how its ride has ended.
-    pub fn answer_all(&mut self, result: &Result<()>, jobs: &mut Vec<Job>) {
+    pub fn answer_all(&mut self, outcome: &Outcome, jobs: &mut Vec<Job>) {
         let waiting = self.lines.iter_mut().flat_map(|line| line.asked.drain(..));
         let all = waiting.chain(self.boards.take());
-        jobs.extend(all.map(|reply| Job::Answer(reply, end_of(result))));
+        jobs.extend(all.map(|reply| Job::Answer(reply, end_of(outcome))));
     }
 }
 
@@ -344,6 +350,7 @@ impl State {
         let front = front.clone();
         let Some(rider) = self.riders.get_mut(&id) else { return };
         let Some(reply) = rider.boards.take() else { return };
+        rider.index = position.applied;
         let may = Catalog::horizon_behind(&front)
             .and_then(|horizon| check_changes(&rider.wish.wanted, horizon).map(|()| horizon));
         let horizon = match may {
@@ -363,7 +370,8 @@ impl State {
 
     pub(super) fn end(&mut self, id: RiderId, result: Result<()>, now: u64, jobs: &mut Vec<Job>) {
         let Some(rider) = self.riders.get_mut(&id) else { return };
-        rider.over = Some((result, now));
+        let sums = |()| self.images.known.get(&rider.index).and_then(|image| image.sealed()?.sums);
+        rider.over = Some((result.map(sums), now));
         self.know_needs();
         self.tell_end(id, jobs);
     }
@@ -372,12 +380,12 @@ impl State {
     /// still be on their way while another head is asked for more.
     fn tell_end(&mut self, id: RiderId, jobs: &mut Vec<Job>) {
         let Some(rider) = self.riders.get_mut(&id) else { return };
-        let Some((result, _)) = &rider.over else { return };
+        let Some((outcome, _)) = &rider.over else { return };
         if rider.is_sent_to() {
             return;
         }
-        let result = result.clone();
-        rider.answer_all(&result, jobs);
+        let outcome = outcome.clone();
+        rider.answer_all(&outcome, jobs);
     }
 }
 
@@ -405,10 +413,14 @@ fn answer_of(slab: &Slab, taken: Arc<dyn Any + Send + Sync>) -> Response {
     Response::ok(slab.header_bytes(), Parts::Many(parts))
 }
 
-/// How a ride has ended: well with an empty answer.
-pub(super) fn end_of(result: &Result<()>) -> Response {
-    match result {
-        Ok(()) => Response::ok(Vec::new(), Parts::None),
+/// What a rider hears of the end: well is an answer without a meta.
+pub(super) fn end_of(outcome: &Outcome) -> Response {
+    match outcome {
+        Ok(None) => Response::ok(Vec::new(), Parts::None),
+        Ok(Some(sums)) => {
+            let ended = Ended { sums: (**sums).clone() }.to_bytes();
+            Response::ok(Vec::new(), Parts::One(BodyPart::Owned(ended)))
+        }
         Err(e) => Response::error(e.clone()),
     }
 }
@@ -418,8 +430,13 @@ impl Projections {
     /// the slab are made once for all who want these fields.
     fn leave(&self, slab: &Slab, selected: &Slab, fields: &Arc<Fields>) -> Slab {
         selected.with_fields(fields, |column, make| {
+            let make = || {
+                sometimes!("fields of values were made");
+                make()
+            };
             let place = slab.columns().iter().position(|own| own.is_same(column));
-            match place.and_then(|place| self.cell(fields, place)) {
+            let kept = place.and_then(|place| self.cell(fields, place));
+            match kept.filter(|_| !planted!("ride.fields-made-for-each")) {
                 Some(cell) => cell.get_or_init(make).clone(),
                 None => make(),
             }

@@ -77,6 +77,7 @@ impl Views {
             if let Some((index, moment)) = marked {
                 rides.mark(index, moment);
             }
+            rides.prove_images();
             if let Ok((first, known_ns)) = self.first_of(&view.name.topic) {
                 rides.retire_images(first, known_ns);
             }

@@ -3,7 +3,7 @@
 //! every step; in the end everybody who goes on asking must get through.
 
 use crate::view::View;
-use crate::world::World;
+use crate::world::{Rider, World};
 use holdfast_base::ids::Index;
 use holdfast_base::random::{Random, mix};
 use holdfast_env::trial::Trial;
@@ -97,7 +97,8 @@ impl Schedule {
             81..83 => self.somebody_leaves(),
             83..86 => self.world.index += 1,
             86..88 => self.an_image(),
-            88..98 => {
+            88 => self.a_trim(),
+            89..98 => {
                 let ns = [1, 1000, MS, 10 * MS][self.below(4)];
                 self.world.pass(ns);
             }
@@ -185,9 +186,27 @@ impl Schedule {
             _ => {}
         }
     }
+
+    /// The log begins at a later entry: images of earlier ones go, whoever may still want to go on with them.
+    fn a_trim(&mut self) {
+        let world = &self.world;
+        let whole = world.images.difference(&world.going).copied().collect::<Vec<_>>();
+        let keeps = self.below(whole.len() + 1);
+        for index in &whole[..keeps.min(whole.len().saturating_sub(1))] {
+            self.world.image_retired(*index);
+        }
+    }
 }
 
-fn run(seed: u64) -> (BTreeSet<&'static str>, Vec<&'static str>, usize) {
+/// Came for an index that there is nothing of any more.
+fn is_cut(rider: &Rider) -> bool {
+    matches!(&rider.ended, Some(Err(e)) if e.message.contains("neither an image"))
+}
+
+/// What happened, which limits were crossed, and how many rides went well, and were cut.
+type Ran = (BTreeSet<&'static str>, Vec<&'static str>, (usize, usize));
+
+fn run(seed: u64) -> Ran {
     let entered = Trial::drawn(seed).enter();
     let mut schedule = Schedule::new(seed);
     for _ in 0..STEPS {
@@ -196,24 +215,25 @@ fn run(seed: u64) -> (BTreeSet<&'static str>, Vec<&'static str>, usize) {
     let ended = schedule.world.riders.values();
     let well = ended.filter(|rider| rider.ended == Some(Ok(()))).count();
     schedule.world.finish();
+    let cut = schedule.world.riders.values().filter(|rider| is_cut(rider)).count();
     let crossed = entered.knobs().into_iter().filter(|(_, knob)| knob.crossed);
     let crossed = crossed.map(|(name, _)| name).collect();
-    (entered.happened().into_keys().collect(), crossed, well)
+    (entered.happened().into_keys().collect(), crossed, (well, cut))
 }
 
 #[test]
 fn every_rider_gets_its_slabs_once_whatever_happens_beside_it() {
     let (mut happened, mut crossed) = (BTreeSet::new(), BTreeSet::new());
-    let mut well = 0;
+    let (mut well, mut cut) = (0, 0);
     for seed in SEEDS {
         let result = std::panic::catch_unwind(|| run(seed));
-        let (seen, knobs, rides) = result.unwrap_or_else(|panic| {
+        let (seen, knobs, (rides, ends)) = result.unwrap_or_else(|panic| {
             eprintln!("seed {seed} fails");
             std::panic::resume_unwind(panic)
         });
         happened.extend(seen);
         crossed.extend(knobs);
-        well += rides;
+        (well, cut) = (well + rides, cut + ends);
     }
     for what in SOMETIMES {
         assert!(happened.contains(what), "it never happened that {what}");
@@ -221,4 +241,5 @@ fn every_rider_gets_its_slabs_once_whatever_happens_beside_it() {
     assert_eq!(crossed, BTreeSet::from(["ride.window-bytes"]));
     assert!(happened.contains("all turns of private readers were given"));
     assert!(well > 1000, "{well} rides went well while things happened");
+    assert!(cut > 1000, "{cut} were cut by trims");
 }

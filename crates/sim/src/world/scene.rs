@@ -6,6 +6,7 @@ use super::cell::{Cell, End, MS, SECOND, address};
 use super::client::{Client, new_file};
 pub use super::model::Version;
 use super::{Schedule, World, locked};
+use crate::guests;
 use crate::task::spawn;
 use crate::{Life, SimDisk};
 use holdfast_base::checksum::crc32c;
@@ -40,7 +41,13 @@ impl Drop for Scene {
 impl Scene {
     /// A cluster of `nodes` that all run.
     pub fn new(seed: u64, nodes: usize) -> Scene {
-        let world = World::new(&Schedule { nodes, stores: 1, clients: 1, ..Schedule::calm(seed) });
+        Scene::with_guests(seed, nodes, Vec::new())
+    }
+
+    /// The same with faces beside files, whose clients do nothing.
+    pub fn with_guests(seed: u64, nodes: usize, guests: Vec<guests::Make>) -> Scene {
+        let calm = Schedule::calm(seed);
+        let world = World::new(&Schedule { nodes, stores: 1, clients: 1, guests, ..calm });
         for cell in &world.cells {
             let starting = cell.clone();
             world.net.after_ns(cell.number as u64 * SECOND / 10, move || starting.start());
@@ -164,7 +171,8 @@ impl Scene {
         locked(&self.world.shared.violations).clone()
     }
 
-    fn ask(
+    /// The answer to a request, through any node.
+    pub fn ask(
         &self,
         gateway: usize,
         opcode: u16,

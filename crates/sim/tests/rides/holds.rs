@@ -12,7 +12,7 @@ use holdfast_wire::{self as wire, Call, view as msg};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-fn pass_seconds(world: &World, seconds: u64) {
+pub fn pass_seconds(world: &World, seconds: u64) {
     world.time.0.fetch_add(seconds * 1_000_000_000, Ordering::Relaxed);
 }
 

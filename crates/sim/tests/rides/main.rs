@@ -4,8 +4,12 @@
 //! from images of marks, also while those are written, and some break off and go on from there.
 
 mod boots;
+mod fields;
 mod holds;
+mod nodes;
 mod origins;
+mod sums;
+mod trims;
 mod world;
 
 use holdfast_base::codec::Decode;

@@ -49,6 +49,9 @@ pub struct Asks {
     received: Vec<u8>,
 }
 
+/// An answer's meta and its body, or what was wrong.
+pub type Outcome = Result<(Vec<u8>, Vec<u8>), String>;
+
 /// An answer's request, its meta and its body.
 pub type Answer = (u64, Vec<u8>, Vec<u8>);
 
@@ -123,32 +126,36 @@ impl Asks {
         self.asked
     }
 
-    pub fn answers(&mut self) -> Vec<Answer> {
+    /// What requests came to, each with its number.
+    pub fn outcomes(&mut self) -> Vec<(u64, Outcome)> {
         self.received.extend(self.connection.take());
-        let mut answers = Vec::new();
+        let mut outcomes = Vec::new();
         while let Ok(Decoded::Frame(header)) = frame::decode(&self.received) {
             let (meta, body) = (header.meta_bytes as usize, header.body_bytes as usize);
             let frame: Vec<u8> = self.received.drain(..HEADER_BYTES + meta + body).collect();
-            let meta_bytes = frame[HEADER_BYTES..HEADER_BYTES + meta].to_vec();
-            assert_eq!(header.status(), 0, "{}", String::from_utf8_lossy(&meta_bytes));
-            answers.push((header.request_id, meta_bytes, frame[HEADER_BYTES + meta..].to_vec()));
+            let (meta, body) = frame[HEADER_BYTES..].split_at(meta);
+            let outcome = match header.status() {
+                0 => Ok((meta.to_vec(), body.to_vec())),
+                _ => Err(String::from_utf8_lossy(meta).into_owned()),
+            };
+            outcomes.push((header.request_id, outcome));
         }
-        answers
+        outcomes
+    }
+
+    pub fn answers(&mut self) -> Vec<Answer> {
+        let outcomes = self.outcomes().into_iter();
+        outcomes
+            .map(|(request, outcome)| {
+                let (meta, body) = outcome.unwrap_or_else(|e| panic!("{e}"));
+                (request, meta, body)
+            })
+            .collect()
     }
 
     /// What requests came to that failed; answers of others are dropped.
     pub fn failures(&mut self) -> Vec<String> {
-        self.received.extend(self.connection.take());
-        let mut failures = Vec::new();
-        while let Ok(Decoded::Frame(header)) = frame::decode(&self.received) {
-            let (meta, body) = (header.meta_bytes as usize, header.body_bytes as usize);
-            let frame: Vec<u8> = self.received.drain(..HEADER_BYTES + meta + body).collect();
-            let meta = &frame[HEADER_BYTES..HEADER_BYTES + meta];
-            if header.status() != 0 {
-                failures.push(String::from_utf8_lossy(meta).into_owned());
-            }
-        }
-        failures
+        self.outcomes().into_iter().filter_map(|(_, outcome)| outcome.err()).collect()
     }
 
     pub fn now(&mut self, opcode: u16, message: &impl Encode, body: &[u8]) -> Answer {

@@ -77,6 +77,12 @@ impl Range {
         Range { low: bound(i), high: bound(i + 1) }
     }
 
+    /// All hashes whose first byte is this.
+    pub fn of_sub_range(s: u8) -> Range {
+        let hashes = END / SUB_RANGES as u64;
+        Range { low: u64::from(s) * hashes, high: (u64::from(s) + 1) * hashes }
+    }
+
     pub fn low(self) -> u64 {
         self.low
     }

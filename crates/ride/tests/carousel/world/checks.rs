@@ -46,6 +46,12 @@ impl World {
             let Ticket::At { index, .. } = found.ticket else { panic!("{rider}: {message}") };
             let is_here = self.images.contains(&index.0) && !self.going.contains(&index.0);
             assert!(!is_here, "{rider}: there is an image");
+            // What there is to ride instead, it says.
+            let named = match self.images.difference(&self.going).max() {
+                Some(newest) => format!("ride at {newest}, of which there is an image"),
+                None => "there is no image here".to_owned(),
+            };
+            assert!(message.contains(&named), "{rider}: `{message}` does not say: {named}");
         } else {
             assert_eq!(message, "no snapshot", "{rider} was told so");
         }
