@@ -412,6 +412,11 @@ fn view_messages(m: &mut Messages) {
         "view::Summed",
         view::Summed { at: index, horizon: Index(3), keys: 1, sums: sums.clone() },
     );
+    ride_messages(m, name, sums);
+}
+
+fn ride_messages(m: &mut Messages, name: view::ViewName, sums: slab::Sums) {
+    let (index, reached) = (Index(5), Index(5));
     let board = view::Board {
         view: name,
         low: 1,
