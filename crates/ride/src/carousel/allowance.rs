@@ -224,8 +224,11 @@ impl Carousel {
         self.watch_at(rider, None);
     }
 
-    /// A rider that asks for nothing does not hold a snapshot open for ever, nor an image that is
-    /// to go.
+    /// A rider that asks for nothing does not hold for ever what its ride holds: a snapshot, an image that is to
+    /// go, the log behind it, a place among the riders.
+    ///
+    /// Those of images were let be, since they have no snapshot: who was killed while it rode one was a rider for as
+    /// long as the image was there, and the horizon waited for it.
     fn look_for_idle(&mut self, rider: RiderId) {
         let Some(found) = self.riders.get(&rider) else { return };
         let waits = |(head, stream): (&usize, &Stream)| match stream {

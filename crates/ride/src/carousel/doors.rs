@@ -257,7 +257,6 @@ impl Carousel {
             };
         }
         self.let_ride(rider, index, Source::Snapshot(spin));
-        self.watch(rider);
     }
 
     fn board_image(&mut self, rider: RiderId, index: Index) {
@@ -282,6 +281,9 @@ impl Carousel {
         found.active_ns = self.now;
         self.stir.streams.extend(found.streams.keys().map(|head| (rider, *head)));
         self.effects.push_back(Effect::Boarded { rider, index, on });
+        if matches!(on, Source::Snapshot(_)) || !planted!("ride.idle-on-images") {
+            self.watch(rider);
+        }
     }
 
     /// A rider is through with a head; with all of them, its ride is over.

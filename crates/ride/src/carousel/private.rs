@@ -276,7 +276,6 @@ impl Carousel {
             open.riders.remove(&rider);
             self.stir.spins.insert(spin);
             self.stir.streams.extend(found.streams.keys().map(|head| (rider, *head)));
-            self.unwatch(rider);
         }
     }
 }

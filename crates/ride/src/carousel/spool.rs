@@ -96,11 +96,6 @@ impl Carousel {
             self.spins.get_mut(&spin).expect("it was just found").spool = Spool::None;
             self.stir_readers(spin);
         }
-        let stands = |ground| ground == Ground::Image(index);
-        let riders = self.riders.iter().filter(|(_, rider)| stands(rider.ground));
-        for rider in riders.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.watch(rider);
-        }
         self.stir.images.insert(index);
     }
 

@@ -248,10 +248,9 @@ fn an_image_that_is_whole_frees_the_snapshot_from_who_is_behind() {
     assert_eq!(world.images, [1].into(), "it was written while the riders rested");
     world.pass(70_000 * MS);
     assert!(world.outcome(1).is_some() && world.outcome(2).is_some(), "they held the snapshot");
-    // Who comes later reads the image, and may rest as long as it likes.
+    // Who comes later reads the image.
     world.join(3, 0..1, Ticket::At { index: Index(1), from: None });
     assert_eq!(world.numbers(3, 2), [0, 1]);
-    world.pass(700_000 * MS);
     let (index, row) = world.token(RiderId(3), 0).expect("it has had some");
     world.leave(3);
     world.join(4, 0..1, Ticket::At { index: Index(index), from: Some(row) });
@@ -273,7 +272,7 @@ fn a_moved_rider_reads_the_image_and_lets_go_of_the_snapshot_when_that_is_whole(
     assert_eq!(world.moves, 1);
     world.rest();
     assert_eq!(world.images, [1].into());
-    world.pass(700_000 * MS);
+    world.pass(50_000 * MS);
     assert_eq!(world.outcome(1), &None, "no snapshot is kept for it");
     assert_eq!(world.numbers(1, 3), [0, 1, 2, 3]);
     assert_eq!(world.outcome(1), &Some(Ok(())));
@@ -331,6 +330,26 @@ fn a_failure_in_lap_2_ends_who_needs_it_and_not_who_takes_the_image() {
     world.finish();
 }
 
+/// Riders of images were let be: who was killed while it rode one stayed for as long as the image did, the horizon
+/// waited for it, and a thousand of them were all that a view takes.
+#[test]
+fn a_rider_of_an_image_that_never_asks_is_ended_after_a_minute_too() {
+    let mut world = World::new(view(3), limits());
+    world.image_found();
+    world.join(1, 0..1, Ticket::At { index: Index(1), from: None });
+    world.numbers(1, 1);
+    world.pass(59_999 * MS);
+    assert_eq!(world.outcome(1), &None);
+    world.pass(MS);
+    let Some(Err(error)) = world.outcome(1) else { panic!("it ended") };
+    assert!(error.message.starts_with("ride at index 1: nothing was asked for in 60 s"));
+    // Its token goes on.
+    let (index, row) = world.token(RiderId(1), 0).expect("it has had some");
+    world.join(2, 0..1, Ticket::At { index: Index(index), from: Some(row) });
+    assert_eq!(world.numbers(2, 2), [1, 2]);
+    world.finish();
+}
+
 #[test]
 fn an_image_that_is_to_go_waits_for_its_readers_but_not_for_ever() {
     let mut world = World::new(view(3), limits());
@@ -339,9 +358,8 @@ fn an_image_that_is_to_go_waits_for_its_readers_but_not_for_ever() {
         world.join(rider, 0..1, Ticket::At { index: Index(1), from: None });
         world.numbers(rider, 1);
     }
-    world.pass(700_000 * MS);
-    world.image_retired(1);
     world.pass(50_000 * MS);
+    world.image_retired(1);
     assert_eq!(world.numbers(1, 1), [0, 1]);
     world.pass(50_000 * MS);
     assert_eq!(world.outcome(1), &None, "it asks now and then");

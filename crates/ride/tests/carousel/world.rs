@@ -39,7 +39,6 @@ struct Spin {
     index: u64,
     heads: Vec<Laps>,
     image: Spool,
-    was_whole: bool,
     /// What its image's writer may still hold others up for.
     allowance: Allowance,
     writes: BTreeSet<usize>,
@@ -238,7 +237,6 @@ impl World {
                 let open = self.spins.get_mut(&spin).expect("what is sealed is open");
                 if !fails {
                     open.image = Spool::Whole;
-                    open.was_whole = true;
                     self.images.insert(open.index);
                 }
                 let result = if fails { Err(Error::full("no space")) } else { Ok(()) };
@@ -257,7 +255,6 @@ impl World {
             index,
             heads,
             image: Spool::None,
-            was_whole: false,
             allowance: Allowance::new(&self.limits),
             writes: BTreeSet::new(),
             written: vec![0; self.view.heads],

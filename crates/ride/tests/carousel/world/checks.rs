@@ -133,14 +133,11 @@ impl World {
 
     fn check_idle(&self) {
         for (id, rider) in &self.riders {
-            let Some(Source::Snapshot(spin)) = rider.on else { continue };
-            let holds = rider.ended.is_none() && self.spins.contains_key(&spin);
-            // Who needed nothing but the image, when that was whole, let go of the snapshot.
-            let let_go = holds && self.spins[&spin].was_whole;
+            let rides = rider.on.is_some() && rider.ended.is_none();
             let asks = rider.asked.values().any(|asked| *asked > 0);
             let idle = self.now - rider.active_ns;
-            let is_fine = !holds || let_go || asks || idle <= self.limits.idle_ns;
-            assert!(is_fine, "{id} holds a snapshot, idle for {idle} ns");
+            let is_fine = !rides || asks || idle <= self.limits.idle_ns;
+            assert!(is_fine, "{id} rides, idle for {idle} ns");
         }
     }
 
