@@ -230,12 +230,11 @@ impl TableFace {
 
     /// A tablet, opened if it is not; its topic is made if there is none.
     fn open(&self, name: &TableName, tablet: u16) -> Result<Arc<OpenTablet>> {
-        let is_open = || self.tables.held().get(name).and_then(|all| all.get(&tablet)).cloned();
-        if let Some(open) = is_open() {
+        if let Some(open) = self.if_open(name, tablet) {
             return Ok(open);
         }
         let _one = self.opening.held();
-        if let Some(open) = is_open() {
+        if let Some(open) = self.if_open(name, tablet) {
             return Ok(open);
         }
         let fold = self.node.open_view(Context::of(&name.topic(tablet)))?;
@@ -280,6 +279,11 @@ impl TableFace {
                 tablets.len()
             ))),
         }
+    }
+
+    /// One of its tablets, by number, if it is open here.
+    fn if_open(&self, name: &TableName, number: u16) -> Option<Arc<OpenTablet>> {
+        self.tables.held().get(name)?.get(&number).cloned()
     }
 
     fn check_opened(&self, name: &TableName) -> Result<()> {

@@ -29,6 +29,12 @@ fn change(kind: ChangeKind) -> Body {
     Body::Change(Change { key: b"k".to_vec(), version: 8, after: 7, home, origin, kind })
 }
 
+fn snapshot(tablet: &Tablet) -> Vec<u8> {
+    let mut out = Vec::new();
+    collect(&mut out, |out| tablet.snapshot(out));
+    out
+}
+
 /// A hexadecimal text: spaces are for people.
 fn bytes(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
@@ -230,11 +236,6 @@ fn branches_have_these_bytes() {
         tablet.apply(tablet.applied() + 1, &entry.to_bytes(), &mut Vec::new()).unwrap();
     };
     follow(&mut tablet, home.first_epoch(), 1, Body::Branch(branch(None)));
-    let snapshot = |tablet: &Tablet| {
-        let mut out = Vec::new();
-        collect(&mut out, |out| tablet.snapshot(out));
-        out
-    };
     let with_one = snapshot(&tablet);
     let text = format!("02 {one} {id} {one} {two} 00 0000000000000000");
     assert!(with_one.ends_with(&bytes(&text)), "{with_one:x?}");
@@ -255,11 +256,6 @@ fn branches_have_these_bytes() {
 fn a_tablet_that_takes_an_image_is_kept_in_these_bytes() {
     let form = Form::new(Mode::Timeline, 2);
     let mut tablet = Tablet::new(&form, RegionId(0));
-    let snapshot = |tablet: &Tablet| {
-        let mut out = Vec::new();
-        collect(&mut out, |out| tablet.snapshot(out));
-        out
-    };
     let image = ImageId { region: RegionId(1), log: LogId(2), number: 9 };
     let begun = Part { image, number: 0, is_last: false, items: Vec::new() };
     let plain = snapshot(&tablet);
@@ -279,11 +275,6 @@ fn a_tablet_that_takes_an_image_is_kept_in_these_bytes() {
 fn a_tablet_that_knows_of_a_lost_region_is_kept_in_these_bytes() {
     let form = Form::new(Mode::Timeline, 3);
     let mut tablet = Tablet::new(&form, RegionId(0));
-    let snapshot = |tablet: &Tablet| {
-        let mut out = Vec::new();
-        collect(&mut out, |out| tablet.snapshot(out));
-        out
-    };
     let call = |tablet: &mut Tablet, region: u8, is_lost: bool| {
         let entry = Entry::Lost { region: RegionId(region), is_lost };
         let applied = tablet.apply(tablet.applied() + 1, &entry.to_bytes(), &mut Vec::new());

@@ -37,7 +37,7 @@ pub use kept::{checksum, verify};
 pub use reader::Reader;
 pub use select::{retain, select};
 pub use sums::{Differing, Sums, shown};
-pub use tally::{Tallied, Tally};
+pub use tally::{Tallied, Tally, runs};
 pub use values::{INDEXED_BYTES_MAX, object_of, values};
 pub use wanted::{Collections, Needs, Wanted};
 

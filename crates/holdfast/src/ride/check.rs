@@ -9,7 +9,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_client::view::{ImageSums, Rode, Slab};
 use holdfast_command::output::Output;
-use holdfast_wire::slab::{Differing, Range, Sums, Tallied, Tally, shown};
+use holdfast_wire::slab::{Differing, Range, Sums, Tallied, Tally, runs, shown};
 use holdfast_wire::view::Summed;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -87,15 +87,9 @@ impl Check {
     }
 }
 
-/// What of ranges lies in sub-ranges, these in their order.
+/// What of ranges lies in sub-ranges.
 fn within(ranges: &[Range], sub_ranges: &[u8]) -> Vec<Range> {
-    let mut runs: Vec<Range> = Vec::new();
-    for own in sub_ranges.iter().map(|s| Range::of_sub_range(*s)) {
-        match runs.last_mut() {
-            Some(last) if last.high() == own.low() => *last = Range::new(last.low(), own.high()),
-            _ => runs.push(own),
-        }
-    }
+    let runs = runs(&sub_ranges.iter().map(|s| Range::of_sub_range(*s)).collect::<Vec<_>>());
     let both = |range: &Range| runs.iter().map(|run| run.intersection(*range)).collect::<Vec<_>>();
     ranges.iter().flat_map(both).filter(|both| !both.is_empty()).collect()
 }

@@ -68,8 +68,7 @@ impl TableFace {
     /// on its way.
     fn drop_here(&self, name: &TableName, all: &[Made]) -> Result<()> {
         for made in all.iter().rev() {
-            let open = self.tables.held().get(name).and_then(|all| all.get(&made.tablet)).cloned();
-            let Some(open) = open else { continue };
+            let Some(open) = self.if_open(name, made.tablet) else { continue };
             self.append_first(&open, dropped(made))?;
             open.begins_anew();
             // What the log and its snapshots have of it goes once two snapshots have nothing of it. Where one cannot
@@ -84,7 +83,7 @@ impl TableFace {
 
     /// Whether a tablet that was made so is dropped here.
     pub(super) fn has_dropped(&self, name: &TableName, made: &Made) -> bool {
-        let open = self.tables.held().get(name).and_then(|all| all.get(&made.tablet)).cloned();
+        let open = self.if_open(name, made.tablet);
         open.is_some_and(|open| open.fold().read_last(|view| view.has_dropped(made)))
     }
 
@@ -134,7 +133,7 @@ impl TableFace {
         }
         // One of that name that was made since stays.
         let other = |made: &Made| {
-            let open = self.tables.held().get(&name).and_then(|all| all.get(&made.tablet)).cloned();
+            let open = self.if_open(&name, made.tablet);
             let own = open.and_then(|open| open.fold().read_last(|view| view.made()));
             own.is_some_and(|own| own.checksum() != made.checksum())
         };

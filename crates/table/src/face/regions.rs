@@ -9,7 +9,7 @@ use crate::view::{Made, TabletView, prepared};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Parts;
-use holdfast_env::{HoldMutex, planted};
+use holdfast_env::planted;
 use holdfast_server::{Request, Told as Line, Within, answer};
 use holdfast_wire::table::{Adopt, Make, Prepare, Prepared, TableInfo, Tell, Told};
 use holdfast_wire::{OP_TABLE_ADOPT, OP_TABLE_PREPARE};
@@ -50,10 +50,8 @@ impl TableFace {
             let message = Message::from_bytes(&told.message)
                 .map_err(|e| Error::invalid(format!("hear {by}: {e}: use matching builds")))?;
             let Ok(name) = TableName::new(&told.table) else { continue };
-            let tablet =
-                self.tables.held().get(&name).and_then(|all| all.get(&told.tablet)).cloned();
             // One that is not open yet will be told again.
-            let Some(tablet) = tablet else { continue };
+            let Some(tablet) = self.if_open(&name, told.tablet) else { continue };
             match tablet.dropped_as(&told) {
                 Some(made) => self.tell_gone(by, &name, &made),
                 None => tablet.arrived(by, &told, message),
@@ -137,8 +135,7 @@ impl TableFace {
     }
 
     fn found(&self, name: &TableName, tablet: u16) -> Result<Prepared> {
-        let open = self.tables.held().get(name).and_then(|all| all.get(&tablet)).cloned();
-        let Some(open) = open else { return Ok(Prepared::default()) };
+        let Some(open) = self.if_open(name, tablet) else { return Ok(Prepared::default()) };
         open.fold().read(|view, _| Prepared {
             log: view.log().unwrap_or_default().0,
             known: known_logs(view),

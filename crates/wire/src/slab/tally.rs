@@ -23,8 +23,8 @@ pub struct Tallied {
     pub unsaid: Vec<u8>,
 }
 
-/// Ranges without gaps between those that follow each other.
-fn runs(ranges: &[Range]) -> Vec<Range> {
+/// Ranges that do not overlap, in order, each made one with those that follow it without a gap.
+pub fn runs(ranges: &[Range]) -> Vec<Range> {
     let mut all: Vec<Range> = ranges.iter().filter(|range| !range.is_empty()).copied().collect();
     all.sort_by_key(|range| range.low());
     let mut runs: Vec<Range> = Vec::new();
