@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Memory would only take room here: its tests are elsewhere. A capacity of its own, because a
@@ -25,6 +26,7 @@ pub struct Scratch(pub PathBuf);
 impl Scratch {
     pub fn new() -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
+        tell_failures_at_once();
         let name = format!("bb-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&path).unwrap();
@@ -34,6 +36,20 @@ impl Scratch {
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
+}
+
+/// A run that is ended from outside, for it took too long, never comes to where failures are listed: each is also
+/// said when it happens, past what keeps a test's output.
+fn tell_failures_at_once() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let listed = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let _ = writeln!(std::io::stderr(), "!! {}: {panic}", thread.name().unwrap_or("?"));
+            listed(panic);
+        }));
+    });
 }
 
 impl Drop for Scratch {
