@@ -195,7 +195,11 @@ fn answering(
     options: &RideOptions,
 ) -> Result<Vec<Server>> {
     let (mut there, mut silent) = (Vec::new(), None);
+    let mut others: Vec<&String> = options.not.iter().chain(&options.apart).collect();
     for node in nodes {
+        if let Ok(node) = &node {
+            others.retain(|name| **name != node.name);
+        }
         match node {
             Ok(node) if options.not.contains(&node.name) => {}
             Ok(Node { name, client }) => {
@@ -207,6 +211,13 @@ fn answering(
                 silent = Some(e);
             }
         }
+    }
+    // One that is silent may be it.
+    if let (Some(name), None) = (others.first(), &silent) {
+        return Err(Error::invalid(format!(
+            "ride a topic: `--not` and `--apart` are of nodes that `--server` names, as it names them, \
+             and `{name}` is none of them"
+        )));
     }
     match (there.is_empty(), silent) {
         (false, _) => Ok(there),

@@ -324,6 +324,18 @@ fn items(printed: String) -> Vec<String> {
     keys
 }
 
+/// A name that no server has left nobody out, and nothing was said of it.
+#[test]
+fn a_node_that_is_not_named_cannot_be_left_out_of_a_ride() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    for word in ["--not", "--apart"] {
+        node.run(&["ride", "orders", word, "127.0.0.1:1"])
+            .refused(&["`127.0.0.1:1` is none of them"]);
+    }
+    node.stop();
+}
+
 /// Halves of one topic on two nodes are ridden at once, and a view that is run on the second node after
 /// the log was trimmed begins with images of both.
 #[test]
