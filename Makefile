@@ -8,6 +8,7 @@ FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20
 SMALL ?= 100
 USUAL ?= 200
+LINTED ?= --all-targets
 ORDERS ?= 10000
 HISTORIES ?= 2000
 REQUESTS ?= 20000
@@ -35,16 +36,17 @@ run: ## build in a hurry, and start a node that keeps its data in ./data (DATA=D
 
 # One after another even under `make -j`: the cheap checks first, each with the whole machine. But tests wait a
 # third of their time, which is enough for all that nothing waits for. What takes long and is of a part alone has a
-# step of its own and is not run here, or in part: callgrind (a second build, optimised), schedules, mutants, versions.
+# step of its own and is not run here, or in part: callgrind (a second build, optimised), schedules,
+# mutants, clippy of tests, versions.
 test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory format
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
 	@cargo test --quiet --workspace --no-run
-	@.ci/beside "lint schedules orders SMALL=60 USUAL=40" $(MAKE) --no-print-directory unit
+	@.ci/beside "lint schedules orders LINTED= SMALL=20 USUAL=20" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
-	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 6"
+	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 20"
 	@echo "== test: all steps passed"
 
 tools: ## install what the other steps need and this machine lacks
@@ -55,10 +57,10 @@ format: ## check the formatting
 	@echo "== format: cargo fmt --check"
 	@cargo fmt --check
 
-lint: ## check with clippy
+lint: ## check with clippy, tests too (LINTED=: without them)
 	@echo "== lint: cargo clippy, warnings are errors"
-	@cargo clippy --workspace --all-targets -- -D warnings
-	@cargo clippy --workspace --features $(INTERLEAVED) --test interleaved -- -D warnings
+	@cargo clippy --workspace $(LINTED) -- -D warnings
+	@$(if $(LINTED),cargo clippy --workspace --features $(INTERLEAVED) --test interleaved -- -D warnings)
 
 tidy: ## check the house rules
 	@echo "== tidy: the order of the crates, unsafe code, leftovers, links, licences"
