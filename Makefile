@@ -35,9 +35,8 @@ run: ## build in a hurry, and start a node that keeps its data in ./data (DATA=D
 	./target/quick/holdfast up --data $(DATA)
 
 # One after another even under `make -j`: the cheap checks first, each with the whole machine. But tests wait a
-# third of their time, which is enough for all that nothing waits for. What takes long and is of a part alone has a
-# step of its own and is not run here, or in part: callgrind (a second build, optimised), schedules,
-# mutants, clippy of tests, versions.
+# third of their time, which is enough for all that nothing waits for. What takes long has a step of its own: callgrind
+# (a second build, optimised) and `versions` are not run here, schedules, mutants and clippy in part.
 test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory format

@@ -12,9 +12,8 @@ use std::net::TcpStream;
 const MIB: u64 = 1 << 20;
 /// The smallest there is.
 const BUDGET: u64 = 64 * MIB;
-/// What a process may grow by beside its budget: sockets, threads' stacks, what a debug build takes for its tasks,
-/// and what heaps keep of slabs that were given back, which is more the more threads wait for a processor (230 MiB
-/// were seen where four other processes took both). Slabs that nobody counts would be 1.6 GB.
+/// What a process may grow by beside its budget: sockets, threads' stacks, pieces of heaps, and what a debug
+/// build takes for its tasks. Where four other processes took both processors, it was up to 125 MiB.
 const BESIDE: u64 = 300 * MIB;
 /// What a view keeps of its last slabs for riders that are behind: not more than it has, here.
 const ITEMS: usize = 300;

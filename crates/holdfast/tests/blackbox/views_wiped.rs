@@ -59,7 +59,7 @@ fn trim(nodes: &[Node], model: &mut Model, round: u32) {
     }
     // What takes changes has snapshots behind it, too.
     change(&nodes[0], model, round);
-    // For a minute after rides of images, which views begin with, the log waits for who may go on with one.
+    // Behind a host that was wiped and began with images, this was seen to take a minute.
     assert!((0..200_000).any(|_| begins(&nodes[0]) >= mark), "three hosts have images of all keys");
 }
 
