@@ -7,7 +7,7 @@ mod sum;
 use crate::carousel::Ticket;
 use crate::rides::Wish;
 use crate::scan::First;
-use crate::views::{KeptView, RunView, Views, describe};
+use crate::views::{KeptView, RunView, Views, begins_anew, describe};
 use holdfast_base::codec::{Decode, Encode, Reader as Bytes};
 use holdfast_base::ids::{Index, SessionId};
 use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_META_BYTES_MAX};
@@ -21,7 +21,7 @@ use holdfast_server::{Face, Request, Right, Route, Told, Within, answer, ask_hos
 use holdfast_view::items::{Catalog, Command, Reader, Sought, log_topic};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
 use holdfast_wire::slab::{Collections, Fields, Range, Wanted};
-use holdfast_wire::view::{self as msg, ViewName};
+use holdfast_wire::view::{self as msg, ViewKind, ViewName};
 use holdfast_wire::{self as wire, Call};
 use std::sync::Arc;
 
@@ -329,7 +329,13 @@ impl ViewFace {
         let is_disk = |view: &&Arc<RunView>| matches!(view.kept, KeptView::Disk { .. });
         let rank = |view: &&Arc<RunView>| is_disk(view) != at.is_some();
         let Some(view) = views.iter().filter(has).min_by_key(rank).cloned() else {
-            return answer(reply, Err(no_view(topic)));
+            let is_one = |name: &ViewName| {
+                let is_index = matches!(name.kind, ViewKind::Index { .. });
+                let has = Range::part(name.part, name.of).contains(hash);
+                name.topic == topic && !is_index && has
+            };
+            let comes = self.views.comes(&format!("read topic `{topic}`"), is_one);
+            return answer(reply, Err(comes.unwrap_or_else(|| no_view(topic))));
         };
         self.once_reached(view, reached.max(at.unwrap_or_default()), reply, read);
     }
@@ -348,7 +354,7 @@ impl ViewFace {
         let face = self.clone();
         let waited = view.clone();
         let then = move |come: Result<()>| match come {
-            Ok(()) => face.work(reply, move || read(&view)),
+            Ok(()) => face.work(reply, move || read(&view).map_err(begins_anew)),
             Err(e) => answer(reply, Err(e)),
         };
         waited.wake_at(reached, Box::new(then) as Done<()>);

@@ -383,10 +383,18 @@ impl Image {
         all.saturating_sub(1)
     }
 
+    fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.path].into_iter().chain(self.parts.iter().map(|part| &part.path))
+    }
+
+    /// Whether nobody has removed its files. What cannot be looked at is not gone.
+    pub fn is_there(&self) -> bool {
+        self.files().all(|path| self.disk.exists(path).unwrap_or(true))
+    }
+
     /// Removes it, its name first.
     pub fn remove(&self) -> Result<()> {
-        let parts = self.parts.iter().map(|part| &part.path);
-        for path in [&self.path].into_iter().chain(parts) {
+        for path in self.files() {
             if self.disk.exists(path)? {
                 self.disk.remove(path)?;
             }

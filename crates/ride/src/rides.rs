@@ -13,6 +13,7 @@ use crate::carousel::{
 };
 use crate::image::Image;
 use crate::scan::{First, ImageScan, Pages, Scan};
+use crate::views::begins_anew;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -490,7 +491,7 @@ impl Rides {
                     state.slabs.insert(held, Arc::new(kept));
                     state.core.made(now, id, about);
                 }
-                Err(e) => state.core.failed(now, id, e),
+                Err(e) => state.core.failed(now, id, begins_anew(e)),
             }
             None
         })

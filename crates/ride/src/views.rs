@@ -5,6 +5,7 @@
 mod open;
 mod rounds;
 mod sweeper;
+mod watched;
 
 use crate::boot::{Boot, remove_left};
 use crate::image::Image;
@@ -30,6 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use sweeper::Sweeper;
+use watched::Damage;
+pub(crate) use watched::begins_anew;
 
 /// Views that one node runs.
 pub const VIEWS_MAX: usize = 64;
@@ -39,6 +42,8 @@ const SESSION_IDLE_MS: u64 = 3_600_000;
 /// A new view of a topic whose log has more bytes than this begins with images, if there are some.
 pub static REPLAYED_BYTES_MAX: Knob =
     Knob::new("views.replayed-bytes-max", 64 << 20, &[1, 1000, 10_000]);
+
+const STOPPED_MEANWHILE: &str = "it was stopped while it was being opened";
 
 /// What each disk view may have.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +98,8 @@ struct Kept {
     booting: BTreeMap<PathBuf, (ViewName, Arc<Boot>)>,
     /// Where it is not known any more which view is kept, and what was reported of that.
     nameless: BTreeMap<PathBuf, String>,
+    /// Those whose rows turned out to be damaged while they ran, and how: these are set aside before it is opened.
+    damaged: BTreeMap<PathBuf, Error>,
     /// When each was last begun with images.
     booted_ns: BTreeMap<PathBuf, u64>,
 }
@@ -140,6 +147,8 @@ pub enum KeptView {
         sweeper: Arc<Sweeper>,
         /// The last mark that its fold came to, until an image of it is begun.
         marks: Arc<Marks>,
+        /// Of its rows, that somebody has met.
+        damage: Damage,
         /// What the last round has made durable.
         durable: AtomicU64,
         /// When it was last tried to go on, after its rows had found no room.
@@ -155,6 +164,19 @@ pub enum KeptView {
         /// Folds it, and has it.
         fold: Arc<Fold<IndexView>>,
     },
+}
+
+impl Kept {
+    fn comes(&self, doing: &str, is_one: impl Fn(&ViewName) -> bool) -> Option<Error> {
+        let booting = self.booting.values().map(|(name, boot)| (name, boot.progress()));
+        let coming = self.coming.values().map(|name| (name, "it is being opened".to_owned()));
+        let (name, how) = coming.chain(booting).find(|(name, _)| is_one(name))?;
+        Some(Error::retry(format!(
+            "{doing}: view `{}` does not answer here yet: {how}: ask again, or another node (`holdfast view \
+             status`)",
+            describe(name)
+        )))
+    }
 }
 
 impl RunView {
@@ -203,6 +225,14 @@ impl RunView {
         }
     }
 
+    /// What somebody has met who read its rows.
+    fn damage(&self) -> Option<&Error> {
+        match &self.kept {
+            KeptView::Disk { damage, .. } => damage.found(),
+            KeptView::Memory { .. } | KeptView::Index { .. } => None,
+        }
+    }
+
     fn riders(&self) -> usize {
         match &self.kept {
             KeptView::Disk { rides, .. } => rides.riders(),
@@ -239,6 +269,31 @@ pub fn describe(name: &ViewName) -> String {
         ViewKind::Index { collection, field } => format!("index of {collection}.{field}"),
     };
     format!("{topic} {kind} {part}/{of}")
+}
+
+/// As files are called: short, and another one for each view.
+fn file_name(name: &ViewName) -> String {
+    let readable: String = describe(name)
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' })
+        .take(NAME_BYTES_MAX + 50)
+        .collect();
+    format!("{readable}-{:08x}", crc32c(&name.to_bytes()))
+}
+
+/// What a view's fold is called, after which its snapshots are. As people say it where that is short and no
+/// other view's: an index of field `b.c` in `a` and one of `c` in `a.b` are called the same, as are files
+/// named after the fields `a/b` and `a b`.
+fn fold_name(name: &ViewName) -> String {
+    let is_plain = |word: &str| word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    match &name.kind {
+        ViewKind::Index { collection, field }
+            if !is_plain(collection) || !is_plain(field) || field.len() > NAME_BYTES_MAX =>
+        {
+            file_name(name)
+        }
+        _ => describe(name),
+    }
 }
 
 impl Views {
@@ -361,20 +416,30 @@ impl Views {
         }
     }
 
-    /// Has it run again after the next start.
+    /// Has it run again after the next start; unless it was stopped meanwhile.
     fn write_down(&self, name: &ViewName, place: &Path) -> Result<()> {
-        let disk = &*self.node.machine.disk;
-        create_dir_durable(disk, place, 2, "views.directory")?;
-        replace_file(disk, &place.join("view"), &written_name(name), SITES)?;
+        let _one = self.opening.held();
+        if !self.kept().coming.contains_key(place) {
+            return Err(Error::retry(STOPPED_MEANWHILE));
+        }
+        self.write_name(name, place)?;
         if let Some(finding) = self.kept().nameless.remove(place) {
             self.node.withdraw_finding(&finding);
         }
         Ok(())
     }
 
+    fn write_name(&self, name: &ViewName, place: &Path) -> Result<()> {
+        let disk = &*self.node.machine.disk;
+        create_dir_durable(disk, place, 2, "views.directory")?;
+        replace_file(disk, &place.join("view"), &written_name(name), SITES)?;
+        Ok(())
+    }
+
     /// Opens a view, or has it begin with images where it has nothing and folding the log would take
     /// long, or is not possible.
     fn begin(self: &Arc<Views>, name: &ViewName, place: &Path) -> Result<()> {
+        self.set_damaged_aside(name, place)?;
         let topic = log_topic(&name.topic)?;
         // As it is now: a view in front of the log's beginning would stop at once. Where the host is not
         // heard of, the log is folded as far as it goes.
@@ -407,8 +472,11 @@ impl Views {
         let boot = Boot::new(self, name, place.to_owned());
         {
             let mut kept = self.kept();
-            kept.failed.remove(place);
-            kept.coming.remove(place);
+            let failed = kept.failed.remove(place).is_some();
+            if !kept.coming.remove(place).is_some() && !failed {
+                // It was stopped meanwhile.
+                return;
+            }
             let now_ns = self.node.machine.clock.monotonic_ns();
             kept.booted_ns.insert(place.to_owned(), now_ns);
             kept.booting.insert(place.to_owned(), (name.clone(), boot.clone()));
@@ -459,19 +527,18 @@ impl Views {
             )));
         }
         let disk = &*self.node.machine.disk;
-        disk.remove(&place.join("view"))?;
+        let file = place.join("view");
+        // Where it is just being run, it is not written down yet.
+        if disk.exists(&file)? {
+            disk.remove(&file)?;
+        }
         remove_left(disk, &place);
         view.map_or(Ok(()), |view| view.end())?;
         Ok(place)
     }
 
     fn place_of(&self, name: &ViewName) -> PathBuf {
-        let readable: String = describe(name)
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' })
-            .take(NAME_BYTES_MAX + 50)
-            .collect();
-        self.place.join(format!("{readable}-{:08x}", crc32c(&name.to_bytes())))
+        self.place.join(file_name(name))
     }
 
     /// Refuses an index that the log has not come to: a view would never reach it, or with an entry
@@ -498,14 +565,24 @@ impl Views {
     pub fn view(&self, name: &ViewName) -> Result<Arc<RunView>> {
         let place = self.place_of(name);
         let kept = self.kept();
-        match (kept.views.get(&place), kept.failed.get(&place)) {
-            (Some(view), _) => Ok(view.clone()),
-            (None, Some((_, e))) => Err(e.clone()),
-            (None, None) => Err(Error::not_found(format!(
-                "find view `{}`: this node does not run it: `holdfast view status` says who does",
-                describe(name)
-            ))),
+        if let Some(view) = kept.views.get(&place) {
+            return Ok(view.clone());
         }
+        if let Some((_, e)) = kept.failed.get(&place) {
+            return Err(e.clone());
+        }
+        let whose = format!("find view `{}`", describe(name));
+        Err(kept.comes(&whose, |coming| coming == name).unwrap_or_else(|| {
+            Error::not_found(format!(
+                "{whose}: this node does not run it: `holdfast view status` says who does"
+            ))
+        }))
+    }
+
+    /// `Retry` where a view is being opened that is one of these: it was answered as if there were none, and who
+    /// asked a node that had just started gave up.
+    pub(crate) fn comes(&self, doing: &str, is_one: impl Fn(&ViewName) -> bool) -> Option<Error> {
+        self.kept().comes(doing, is_one)
     }
 
     /// An image of a view that runs here.

@@ -115,8 +115,9 @@ impl Client {
     fn recover(&mut self) -> Result<()> {
         let began = RealClock::new();
         let mut pause = self.options.reconnect_pause;
+        let why = self.connection.failure().map_or_else(String::new, |e| format!(" ({e})"));
         let mut last = Error::retry(format!(
-            "connect to `{}` again: not asked to by the options",
+            "ask `{}`: the connection was lost{why}, and this client makes no other one by itself: ask again",
             self.connection.endpoint()
         ));
         for attempt in 0..self.options.reconnects_max {

@@ -117,7 +117,7 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
             event!(ViewStopped, why);
         }
         for why in told.iter().filter(|why| !stopped.contains(why)) {
-            event!(ViewResumed, why);
+            event!(ViewResumed, format_args!("it is so no more: {why}"));
         }
         told = stopped;
         keeper.step(now_ns);

@@ -13,6 +13,7 @@ use holdfast_command::output::Output;
 use holdfast_env::{Clock, RealClock};
 use holdfast_wire::slab::{Hashed, KEY_BYTES_MAX};
 use holdfast_wire::view::Collection;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -43,7 +44,7 @@ pub enum Load {
         seed: u64,
     },
     /// Lines of a file, or of standard input (`-`): a key, a tab, and its value. A carriage return in
-    /// front of a line feed is of the line's end
+    /// front of a line feed is of the line's end. A line has up to 921,600 bytes
     Lines { topic: String, collection: String, file: PathBuf },
     /// Records of a CSV file (RFC 4180), or of standard input (`-`): their first one names the columns.
     /// A record is a JSON object of its other columns, all of them strings, by the text in its key's.
@@ -126,7 +127,8 @@ pub fn run(client: &mut Client, load: &Load, out: &mut Output) -> Result<()> {
             graph(&mut view, *nodes, *value_bytes, *seed)?
         }
         Load::Lines { collection, file, .. } => {
-            read(&mut view, Into::Known(collection), file, lines)?
+            let (_, of) = view.collection_of(collection)?;
+            read(&mut view, Into::Known(collection), file, |input, put| lines(input, of.json, put))?
         }
         Load::Csv { collection, file, key, .. } => {
             let of = Into::Made(collection, Hashed::All);
@@ -305,7 +307,9 @@ fn next_text<'a>(
     Ok(Some(text.strip_suffix('\r').unwrap_or(text)))
 }
 
-fn lines(input: &mut dyn BufRead, put: &mut PutEach<'_>) -> Result<()> {
+/// Whose values are to be JSON, or any bytes. The node would refuse what is none without saying in which line it
+/// stands.
+fn lines(input: &mut dyn BufRead, json: bool, put: &mut PutEach<'_>) -> Result<()> {
     let mut line = Vec::new();
     for number in 1.. {
         if !next_line(input, number, &mut line)? {
@@ -316,8 +320,13 @@ fn lines(input: &mut dyn BufRead, put: &mut PutEach<'_>) -> Result<()> {
         let tab = text.iter().position(|byte| *byte == b'\t');
         let tab =
             tab.ok_or_else(|| wrong(number, "has no tab", "a line is a key, a tab and a value"))?;
-        check_key(number, &text[..tab])?;
-        put(&text[..tab], &text[tab + 1..])?;
+        let (key, value) = (&text[..tab], &text[tab + 1..]);
+        check_key(number, key)?;
+        if json && let Err(why) = serde_json::from_slice::<IgnoredAny>(value) {
+            let right = "the collection's values are JSON";
+            return Err(wrong(number, format!("has a value that is no JSON ({why})"), right));
+        }
+        put(key, value)?;
     }
     Ok(())
 }
@@ -335,16 +344,19 @@ mod tests {
             found.push((key.to_vec(), value.to_vec()));
             Ok(())
         };
-        lines(&mut &b"\xef\xbb\xbfa\t1\r\nb\t2\r3\n"[..], &mut put).unwrap();
+        lines(&mut &b"\xef\xbb\xbfa\t1\r\nb\t2\r3\n"[..], false, &mut put).unwrap();
         let of = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
         assert_eq!(found, [of("a", "1"), of("b", "2\r3")]);
         let long = format!("a\t1\n{}\t2\n", "k".repeat(KEY_BYTES_MAX + 1));
-        for (text, named) in
-            [(long.as_str(), "line 2 has a key of 8193"), ("\t1\n", "line 1 has a key")]
-        {
-            let refused = lines(&mut text.as_bytes(), &mut |_, _| Ok(())).unwrap_err();
+        for (text, named) in [
+            (long.as_str(), "line 2 has a key of 8193"),
+            ("\t1\n", "line 1 has a key"),
+            ("a\t1\nb\tno\n", "line 2 has a value that is no JSON"),
+        ] {
+            let refused = lines(&mut text.as_bytes(), true, &mut |_, _| Ok(())).unwrap_err();
             assert!(refused.message.contains(named), "{refused}");
         }
+        lines(&mut &b"a\tno\n"[..], false, &mut |_, _| Ok(())).unwrap();
     }
 
     #[test]

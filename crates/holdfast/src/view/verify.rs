@@ -39,6 +39,8 @@ struct Found {
     earlier: Vec<u8>,
     /// Why it is not compared.
     left_out: Option<String>,
+    /// That was found when it was to be.
+    could_not_be: bool,
 }
 
 impl Place {
@@ -48,6 +50,10 @@ impl Place {
 }
 
 impl Found {
+    fn leave_out(&mut self, why: String) {
+        (self.left_out, self.could_not_be) = (Some(why), true);
+    }
+
     fn differs(&self) -> bool {
         !self.newest.is_empty() || !self.earlier.is_empty()
     }
@@ -73,7 +79,7 @@ pub fn run(
         for at in 0..places.len() {
             let both = places[at].range.intersection(*range);
             if at != *place && places[at].found.left_out.is_none() && !both.is_empty() {
-                compare(&mut nodes, &mut places, (at, *place), both, reached).map_err(doing)?;
+                compare(&mut nodes, &mut places, (at, *place), both, reached);
             }
         }
     }
@@ -83,7 +89,8 @@ pub fn run(
             sub_ranges.dedup();
         }
     }
-    if places.iter().all(|place| !place.found.was_compared) {
+    let was_looked_at = |place: &Place| place.found.was_compared || place.found.could_not_be;
+    if !places.iter().any(was_looked_at) {
         return Err(Error::not_found(format!(
             "verify topic `{topic}`: there is nothing but {} to compare: run another view, or name more \
              nodes (`--server A,B`)",
@@ -152,18 +159,40 @@ pub fn held(nodes: &mut [Node], topic: &str, range: Range, index: Index) -> Resu
     held.collect()
 }
 
-/// Holds a view against one of the measure, in a range that both have.
+/// Holds a view against one of the measure, in a range that both have. What cannot be read is left out, and
+/// no other one for it.
 fn compare(
     nodes: &mut [Node],
     places: &mut [Place],
     (at, with): (usize, usize),
     range: Range,
     reached: Index,
-) -> Result<()> {
+) {
     for _ in 0..TRIES {
-        let Some(own) = sum(nodes, &places[at], range, (reached, None))? else { continue };
-        let Some(other) = sum(nodes, &places[with], range, (own.at, Some(own.at)))? else {
-            continue;
+        let own = match sum(nodes, &places[at], range, (reached, None)) {
+            Ok(Some(own)) => own,
+            Ok(None) => continue,
+            Err(e) => return places[at].found.leave_out(e.to_string()),
+        };
+        let other = match &places[with].found.left_out {
+            Some(why) => Err(why.clone()),
+            None => sum(nodes, &places[with], range, (own.at, Some(own.at))).map_err(|e| {
+                let why = e.to_string();
+                places[with].found.leave_out(why.clone());
+                why
+            }),
+        };
+        let other = match other {
+            Ok(Some(other)) => other,
+            Ok(None) => continue,
+            Err(why) => {
+                let Place { node, status, .. } = &places[with];
+                let (view, node) = (describe(&status.view), nodes[*node].name.clone());
+                let why = format!(
+                    "view `{view}` of {node}, which it is compared with, is not read ({why})"
+                );
+                return places[at].found.leave_out(why);
+            }
         };
         let has_versions = places[at].is_disk();
         if has_versions && own.horizon != other.horizon {
@@ -178,11 +207,11 @@ fn compare(
         found.keys += own.keys;
         found.at = found.at.max(own.at);
         found.was_compared = true;
-        return Ok(());
+        return;
     }
-    Err(Error::retry(format!(
-        "the horizon has moved {TRIES} times while views were compared: ask again when it rests"
-    )))
+    places[at].found.leave_out(format!(
+        "the horizon has moved {TRIES} times while it was compared: ask again when it rests"
+    ));
 }
 
 /// What a view holds of a range: all of it at one index, of a disk view piece by piece. Nothing where the
@@ -239,7 +268,7 @@ fn sum_in_pieces(
 }
 
 fn print(place: &Place, nodes: &[Node], out: &mut Output) -> Result<()> {
-    let Found { keys, at, is_measure, was_compared, newest, earlier, left_out } = &place.found;
+    let Found { keys, at, is_measure, was_compared, newest, earlier, left_out, .. } = &place.found;
     let (view, node) = (describe(&place.status.view), &nodes[place.node].name);
     let mut differs = Vec::new();
     if !newest.is_empty() {
@@ -250,13 +279,13 @@ fn print(place: &Place, nodes: &[Node], out: &mut Output) -> Result<()> {
     }
     out.line(
         || match (left_out, is_measure, was_compared) {
-            (Some(why), ..) => format!("{view}  {node}  left out: {why}"),
             _ if place.found.differs() => {
                 format!(
                     "{view}  {node}  {keys} keys at entry {at}: DIFFERS in {}",
                     differs.join("; ")
                 )
             }
+            (Some(why), ..) => format!("{view}  {node}  left out: {why}"),
             (None, true, false) => format!("{view}  {node}  others are compared with it"),
             _ => format!("{view}  {node}  {keys} keys at entry {at}: agrees"),
         },

@@ -71,6 +71,7 @@ mod unmounted;
 mod views;
 mod views_alone;
 mod views_bounds;
+mod views_damaged;
 mod views_follow;
 mod views_index;
 mod views_killed;

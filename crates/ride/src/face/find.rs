@@ -5,7 +5,7 @@ use crate::views::{KeptView, RunView, describe};
 use holdfast_base::{Error, Result};
 use holdfast_server::{Request, answer};
 use holdfast_view::items::{Catalog, IndexView};
-use holdfast_wire::slab::INDEXED_BYTES_MAX;
+use holdfast_wire::slab::{INDEXED_BYTES_MAX, Range};
 use holdfast_wire::view as msg;
 use std::sync::Arc;
 
@@ -17,22 +17,27 @@ impl ViewFace {
             if let Err(e) = checked.and_then(|checked| checked) {
                 return answer(reply, Err(e));
             }
-            let is_index = |view: &&Arc<RunView>| match &view.name.kind {
+            let hash = IndexView::hash(&find.value);
+            let is_one = |name: &msg::ViewName| match &name.kind {
                 msg::ViewKind::Index { collection, field } => {
-                    (collection, field) == (&find.collection, &find.field)
+                    let asked = (collection, field) == (&find.collection, &find.field);
+                    asked && Range::part(name.part, name.of).contains(hash)
                 }
                 _ => false,
             };
-            let hash = IndexView::hash(&find.value);
             let views = face.views.of(&find.topic);
-            let mut indexes = views.iter().filter(is_index);
-            match indexes.find(|view| view.range.contains(hash)) {
+            match views.iter().find(|view| is_one(&view.name)) {
                 Some(view) => {
                     let reached = find.reached;
                     let read = move |view: &RunView| keys(view, &find);
                     face.once_reached(view.clone(), reached, reply, read);
                 }
-                None => answer(reply, Err(no_index(&find))),
+                None => {
+                    let doing = format!("find keys of topic `{}`", find.topic);
+                    let is_one = |name: &msg::ViewName| name.topic == find.topic && is_one(name);
+                    let comes = face.views.comes(&doing, is_one);
+                    answer(reply, Err(comes.unwrap_or_else(|| no_index(&find))));
+                }
             }
         });
     }

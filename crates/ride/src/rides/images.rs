@@ -292,6 +292,17 @@ impl Rides {
         });
     }
 
+    /// Images that somebody has removed count no more: the log is trimmed behind those that there are.
+    pub fn look_for_images(&self) {
+        for Whole { index, .. } in self.images() {
+            if let Some(image) = self.image(index).filter(|image| !image.is_there()) {
+                let gone =
+                    format!("image `{}`, or a part of it, was removed", image.path().display());
+                self.distrust_image(index, &Error::corrupt(gone));
+            }
+        }
+    }
+
     /// An image is wrong: nobody begins to read it any more.
     pub fn distrust_image(&self, index: Index, e: &Error) {
         self.input(|state, now, _| {

@@ -1,13 +1,16 @@
 //! Views opened: as they were left, folded anew where their rows are damaged, or with what arrives.
 
 use super::sweeper::Sweeper;
-use super::{DiskFold, KeptView, Marks, RunView, Views, describe, read_name};
+use super::watched::{Damage, ROWS, Watched, is_of_rows};
+use super::{
+    DiskFold, KeptView, Marks, RunView, STOPPED_MEANWHILE, Views, describe, fold_name, read_name,
+};
 use crate::rides::Rides;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::read_file;
 use holdfast_env::rows::Rows;
-use holdfast_env::{HoldMutex, event};
+use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_node::Node;
 use holdfast_view::items::{Indexed, log_topic};
 use holdfast_view::{Arrival, Context, Marked, OWN_ROWS, position};
@@ -17,8 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What messages call a view's rows, in front of its name.
-const ROWS: &str = "the rows of view";
 /// Of the file that says which view a directory keeps.
 const VIEW_FILE_BYTES_MAX: u64 = 4096;
 /// Rows set aside as damaged that are kept of a view; of more, a person has heard.
@@ -117,7 +118,7 @@ impl Views {
                 }
             };
             if !is_wanted {
-                return Err(Error::retry("it was stopped while it was being opened"));
+                return Err(Error::retry(STOPPED_MEANWHILE));
             }
             let view = Arc::new(self.open_once(name, place, arrival)?);
             // Before anybody may stop it.
@@ -145,31 +146,15 @@ impl Views {
     ) -> Result<RunView> {
         let range = Range::part(name.part, name.of);
         let topic = log_topic(&name.topic)?;
-        let context = Context { range, name: describe(name), ..Context::of(&topic) };
+        let context = Context { range, name: fold_name(name), ..Context::of(&topic) };
         let kept = match &name.kind {
             ViewKind::Disk {} => {
                 let marks = Arc::new(Marks::default());
                 let begun: Arc<OnceLock<Weak<Rides>>> = Arc::default();
                 let marked = told_of_marks(&marks, &begun, &self.node);
                 let context = Context { marked: Some(marked), ..context };
-                let (fold, rows) = match (self.open_engine(name, place), arrival) {
-                    (Ok(rows), Some(arrival)) => {
-                        (self.open_rows(&rows, &context, Some(arrival))?, rows)
-                    }
-                    (opened, arrival) => {
-                        let opened = opened
-                            .and_then(|rows| Ok((self.open_rows(&rows, &context, None)?, rows)));
-                        match opened {
-                            // What they held is in the log, or arrives.
-                            Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
-                                self.set_aside(name, place, &e)?;
-                                let rows = self.open_engine(name, place)?;
-                                (self.open_rows(&rows, &context, arrival)?, rows)
-                            }
-                            opened => opened?,
-                        }
-                    }
-                };
+                let damage = Damage::default();
+                let (fold, rows) = self.open_disk((name, place), &context, &damage, arrival)?;
                 let of = (name, &*topic, place.to_owned());
                 let rides = Rides::new(
                     of,
@@ -187,6 +172,7 @@ impl Views {
                     rides,
                     sweeper,
                     marks,
+                    damage,
                     durable: AtomicU64::new(0),
                     resumed_ns: AtomicU64::new(0),
                 }
@@ -203,11 +189,54 @@ impl Views {
         Ok(RunView { name: name.clone(), range, kept, beats: Arc::default() })
     }
 
+    /// The rows of a disk view and what folds them; made anew where they are damaged.
+    fn open_disk(
+        &self,
+        (name, place): (&ViewName, &Path),
+        context: &Context,
+        damage: &Damage,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<(Arc<DiskFold>, Arc<dyn Rows>)> {
+        let open = |rows: Arc<dyn Rows>, arrival: Option<Arrival<'_, '_>>| {
+            let rows: Arc<dyn Rows> = Arc::new(Watched { rows, damage: damage.clone() });
+            let context = context.clone().in_rows(rows.clone());
+            Ok((self.node.open_one_of_several(context, arrival)?, rows))
+        };
+        let (opened, arrival) = match (self.open_engine(name, place), arrival) {
+            (Ok(rows), Some(arrival)) => return open(rows, Some(arrival)),
+            (opened, arrival) => (opened.and_then(|rows| open(rows, None)), arrival),
+        };
+        match opened {
+            // What they held is in the log, or arrives.
+            Err(e) if can_be_made_anew(&e) => {
+                self.set_aside(name, place, &e)?;
+                open(self.open_engine(name, place)?, arrival)
+            }
+            opened => opened,
+        }
+    }
+
+    /// The rows of a view that turned out to be damaged while it ran are set aside: when nobody reads them any
+    /// more, before which it is `Retry`.
+    pub(super) fn set_damaged_aside(&self, name: &ViewName, place: &Path) -> Result<()> {
+        let Some(why) = self.kept().damaged.get(place).cloned() else { return Ok(()) };
+        let is_there = self.node.machine.disk.exists(&place.join("rows"))?;
+        match is_there.then(|| self.open_engine(name, place)) {
+            Some(Err(e)) if e.kind == Kind::Retry => return Err(e),
+            // They are closed again, whatever is wrong with them.
+            _ => {}
+        }
+        self.set_aside(name, place, &why)?;
+        self.kept().damaged.remove(place);
+        sometimes!("rows that were damaged while their view ran were set aside");
+        Ok(())
+    }
+
     /// The last entry that a view's rows have; damaged ones are set aside, and have none.
     pub(super) fn kept_to(&self, name: &ViewName, place: &Path) -> Result<Index> {
         let kept = self.open_engine(name, place).and_then(|rows| position(&*rows.moment()?));
         match kept {
-            Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
+            Err(e) if can_be_made_anew(&e) => {
                 self.set_aside(name, place, &e)?;
                 Ok(Index(0))
             }
@@ -221,18 +250,17 @@ impl Views {
         engine.open_rows(&place.join("rows"), &what, self.settings.cache_bytes)
     }
 
-    fn open_rows(
-        &self,
-        rows: &Arc<dyn Rows>,
-        context: &Context,
-        arrival: Option<Arrival<'_, '_>>,
-    ) -> Result<Arc<DiskFold>> {
-        self.node.open_one_of_several(context.clone().in_rows(rows.clone()), arrival)
-    }
-
     /// Moves damaged rows away, for people to look at.
     fn set_aside(&self, name: &ViewName, place: &Path, why: &Error) -> Result<()> {
         let disk = &*self.node.machine.disk;
+        if !disk.exists(&place.join("rows"))? {
+            self.node.report_finding(format!(
+                "the rows of view `{}` are gone ({why}): they are folded anew from the log, or from images where \
+                 that was trimmed",
+                describe(name)
+            ));
+            return Ok(());
+        }
         for number in 1..=DAMAGED_MAX {
             let aside = place.join(format!("rows.damaged-{number}"));
             if disk.exists(&aside)? {
@@ -257,6 +285,6 @@ impl Views {
 }
 
 /// Whether it is the rows that are damaged, or what the fold keeps of its own in them: not the log.
-fn is_of_rows(e: &Error) -> bool {
-    e.message.contains(ROWS) || e.message.contains(OWN_ROWS)
+fn can_be_made_anew(e: &Error) -> bool {
+    is_of_rows(e) || e.kind == Kind::Corrupt && e.message.contains(OWN_ROWS)
 }

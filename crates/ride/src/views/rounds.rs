@@ -13,6 +13,7 @@ use holdfast_node::{Ends, IdleSessions};
 use holdfast_view::Request;
 use holdfast_view::items::{Command, log_topic};
 use holdfast_wire::Call;
+use holdfast_wire::view::ViewName;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,13 +63,15 @@ impl Views {
     pub fn round(self: &Arc<Views>) {
         self.end_sessions();
         self.beat();
+        self.look_for_files();
+        self.begin_damaged_again();
         self.boot_again();
         self.open_again();
         self.tell_images();
         self.ask_for_images();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
-            let KeptView::Disk { fold, rows, rides, sweeper, marks, durable, resumed_ns } =
+            let KeptView::Disk { fold, rows, rides, sweeper, marks, durable, resumed_ns, .. } =
                 &view.kept
             else {
                 continue;
@@ -87,6 +90,8 @@ impl Views {
             if durable.load(Ordering::Relaxed) != applied {
                 match rows.persist("views.rows") {
                     Ok(()) => durable.store(applied, Ordering::Relaxed),
+                    // There was no room; with its next entry the view stops, and goes on when there is some.
+                    Err(e) if e.kind == Kind::Retry => {}
                     Err(e) => self
                         .node
                         .report_failure(format_args!("keep view `{}`", describe(&view.name)), &e),
@@ -113,6 +118,81 @@ impl Views {
         }
     }
 
+    /// Somebody may remove the files of views that run: what is gone is told of, and made anew. The view
+    /// answered as before, `doctor` found everything well, and it was not there any more after the next start;
+    /// and the log was trimmed behind images that nobody had.
+    fn look_for_files(&self) {
+        let disk = &*self.node.machine.disk;
+        let views: Vec<_> = self.kept().views.clone().into_iter().collect();
+        for (place, view) in views {
+            if let KeptView::Disk { rides, .. } = &view.kept {
+                rides.look_for_images();
+            }
+            let file = place.join("view");
+            // What cannot be looked at is not gone.
+            if disk.exists(&file).unwrap_or(true) {
+                continue;
+            }
+            let _one = self.opening.held();
+            let runs = self.kept().views.get(&place).is_some_and(|own| Arc::ptr_eq(own, &view));
+            if !runs {
+                // It was stopped.
+                continue;
+            }
+            let gone = format!(
+                "`{}` was removed while view `{}` ran",
+                file.display(),
+                describe(&view.name)
+            );
+            let rows = place.join("rows");
+            if let KeptView::Disk { damage, .. } = &view.kept
+                && !disk.exists(&rows).unwrap_or(true)
+            {
+                damage.note(Error::corrupt(gone));
+                continue;
+            }
+            self.node.report_finding(format!("{gone}: it was written again"));
+            if let Err(e) = self.write_name(&view.name, &place) {
+                let doing = format!("write down view `{}`", describe(&view.name));
+                self.node.report_failure(doing, &e);
+            }
+        }
+    }
+
+    /// Views whose rows turned out to be damaged begin again, with the log or with images.
+    fn begin_damaged_again(self: &Arc<Views>) {
+        let damaged: Vec<_> = {
+            let mut kept = self.kept();
+            let Kept { views, coming, damaged, booted_ns, .. } = &mut *kept;
+            let found = views.extract_if(.., |_, view| view.damage().is_some());
+            let found: Vec<_> = found.collect();
+            for (place, view) in &found {
+                coming.insert(place.clone(), view.name.clone());
+                damaged.extend(view.damage().map(|e| (place.clone(), e.clone())));
+                booted_ns.remove(place);
+            }
+            found
+        };
+        for (place, view) in damaged {
+            let name = view.name.clone();
+            // Nothing of it is needed.
+            let _ = view.end();
+            drop(view);
+            self.begin_at_leisure(name, place);
+        }
+    }
+
+    fn begin_at_leisure(self: &Arc<Views>, name: ViewName, place: PathBuf) {
+        let own = self.clone();
+        // It may wait for the log's host, and read its rows.
+        self.node.workers.run(move || {
+            let begun = own.write_down(&name, &place).and_then(|()| own.begin(&name, &place));
+            if let Err(e) = begun {
+                own.could_not_open(&name, &place, e);
+            }
+        });
+    }
+
     /// Views that the log has left behind begin again, with images; and so do, after a while, those that
     /// found none.
     fn boot_again(self: &Arc<Views>) {
@@ -132,7 +212,14 @@ impl Views {
                 let name = view.name.clone();
                 {
                     let _one = self.opening.held();
-                    self.kept().views.remove(&place);
+                    {
+                        let mut kept = self.kept();
+                        if kept.views.remove(&place).is_none() {
+                            continue;
+                        }
+                        // Whoever stops it now finds it.
+                        kept.coming.insert(place.clone(), name.clone());
+                    }
                     // What it kept goes when the images are there.
                     let _ = view.end();
                 }
@@ -162,13 +249,7 @@ impl Views {
             again
         };
         for (place, name) in again {
-            let own = self.clone();
-            // It may wait for the log's host, and read its rows.
-            self.node.workers.run(move || {
-                if let Err(e) = own.begin(&name, &place) {
-                    own.could_not_open(&name, &place, e);
-                }
-            });
+            self.begin_at_leisure(name, place);
         }
     }
 

@@ -7,6 +7,7 @@
 //! bring.
 
 mod damage;
+mod follows;
 mod horizons;
 mod marked;
 mod rides;
@@ -141,7 +142,11 @@ impl Guest for Items {
             let mut session = None;
             while visitor.now_ns() < end_ns {
                 let (gateway, name) = desk.turn(&visitor).await;
-                let sure = match visitor.below(11) {
+                let sure = match visitor.below(12) {
+                    11 => {
+                        self.follow(&visitor, gateway).await;
+                        true
+                    }
                     10 => {
                         self.horizons.ask(&visitor, gateway, self.last()).await;
                         true

@@ -20,7 +20,7 @@ impl<V: View> GoesOn<V> {
         machine.map(GoesOn).map_err(doing)
     }
 
-    /// The entry that it is to be handed next.
+    /// The entry that it is to be handed next, or the first one behind it that there is: logs may have gaps.
     pub fn next(&self) -> Index {
         Index(self.0.applied.0 + 1)
     }
@@ -28,7 +28,7 @@ impl<V: View> GoesOn<V> {
     /// Takes the next entry. What it comes to, the view says; an error is about an entry that this build
     /// does not know, in front of which it stops for good.
     pub fn take(&mut self, index: Index, entry: &[u8]) -> Result<&V> {
-        assert_eq!(index, self.next(), "entries come in their order, and none is left out");
+        assert!(index >= self.next(), "entries come in their order");
         // A refusal is what became of the entry, and the same everywhere.
         let _ = self.0.apply(index, entry);
         match self.0.stopped.clone() {

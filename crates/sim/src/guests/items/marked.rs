@@ -113,14 +113,17 @@ impl Items {
         let mut patience = [1, 2, 3, 1000][visitor.below(4) as usize];
         let itinerary = std::sync::Mutex::new(itinerary);
         let held = || itinerary.lock().expect("no holder panics");
-        let may_begin =
-            |boarded: &msg::Boarded| match held().begun(leg.number, offer.range(), boarded) {
-                Ok(()) => true,
-                Err(e) => {
-                    visitor.violate(&format!("images of entry {mark}: {e}"));
-                    false
-                }
-            };
+        let may_begin = |boarded: &msg::Boarded, _: &[u8]| match held().begun(
+            leg.number,
+            offer.range(),
+            boarded,
+        ) {
+            Ok(()) => true,
+            Err(e) => {
+                visitor.violate(&format!("images of entry {mark}: {e}"));
+                false
+            }
+        };
         let Journey { brought, before, elsewhere, .. } = journey;
         let mut each = |_: &[u8], items: &Reader<'_>| {
             let last = items.items().max_by_key(|i| (i.hash, i.collection, i.key, i.index));

@@ -172,7 +172,7 @@ impl Items {
         };
         let mut brought = Brought::new();
         let mut each = |_: &[u8], items: &Reader<'_>| take(visitor, items, wish, &mut brought);
-        let came = self.receive(visitor, gateway, &board, |_| true, &mut each).await;
+        let came = self.receive(visitor, gateway, &board, |_, _| true, &mut each).await;
         match came {
             Ok(Some(boarded)) => {
                 visitor.sometimes(!brought.is_empty(), "a ride came to its end");
@@ -209,20 +209,21 @@ impl Items {
         }
     }
 
-    /// Boards, asks until the end, and has `each` take what comes; what was boarded, or nothing where `each`
+    /// Boards, asks until the end, and has `each` take what comes. `may_begin` hears what was boarded, and what is
+    /// needed to go on behind it. What was boarded; nothing where `each`
     /// has had enough.
     pub(super) async fn receive(
         &self,
         visitor: &Visitor,
         gateway: usize,
         board: &msg::Board,
-        mut may_begin: impl FnMut(&msg::Boarded) -> bool,
+        mut may_begin: impl FnMut(&msg::Boarded, &[u8]) -> bool,
         each: &mut (dyn FnMut(&[u8], &Reader<'_>) -> bool + Send),
     ) -> Result<Option<msg::Boarded>, Error> {
         let begun = visitor.ask(gateway, wire::OP_RIDE_BEGIN, board.to_bytes(), None).await?;
         let boarded = msg::Boarded::from_bytes(&begun.meta).expect("what was answered");
         let riding = self.horizons.rides(gateway, boarded.index, board.at.is_none());
-        if !may_begin(&boarded) {
+        if !may_begin(&boarded, &begun.body) {
             return Ok(None);
         }
         let mut head = 0;
