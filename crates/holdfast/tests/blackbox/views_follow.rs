@@ -1,6 +1,6 @@
 //! Rides that go on with the log: by the command, and by programs through the Rust client.
 
-use super::common::{Node, Scratch};
+use super::common::{Node, Scratch, binary, finish, free_port};
 use super::views_alone::{followed, followed_with, start, until};
 use holdfast_base::Kind;
 use holdfast_base::ids::Index;
@@ -11,6 +11,7 @@ use holdfast_wire::view::{Board, ViewKind, ViewName};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStdout};
 use std::time::{Duration, Instant};
 
@@ -328,6 +329,61 @@ fn a_ride_that_follows_ends_below_an_entry() {
     // What is behind its end already ends it at once.
     let ended = node.json(&["ride", "orders", "--follow", "--below", &first.to_string()]);
     assert_eq!(ended.len(), 1, "what came of it: {ended:?}");
+    node.stop();
+}
+
+/// The log of a topic of items was read by the owner's socket alone: who rode over TCP, with the secret or a token
+/// that reads all of it, was told when the ride was over that it belongs to views.
+#[test]
+fn whoever_may_ride_may_follow_over_tcp_too() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let port = free_port();
+    Node::set(&data, &format!("dram = \"0\"\nscrub = \"0\"\nnative_port = {port}\n"));
+    let node = Node::start(&data);
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    let put = || {
+        let put = node.json(&["view", "put", "orders", "nodes", "a", "1"]);
+        put[0]["index"].as_u64().unwrap()
+    };
+    let token = |name: &str, rule: &str| {
+        let file = scratch.path(name);
+        let out = file.to_str().unwrap();
+        node.run(&["token", "create", name, "--allow", rule, "--out", out]).ok();
+        file
+    };
+    let (reads, others) =
+        (token("reads", "log:view/orders:r"), token("others", "log:view/other:r"));
+    let follow = |by: &str, file: &Path| {
+        let end = put() + 9;
+        let mut command = binary();
+        command.args(["--json", "--server", &format!("127.0.0.1:{port}"), by]).arg(file);
+        command.args(["ride", "orders", "--follow", "--below", &end.to_string()]);
+        let mut child = command.spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            put();
+        }
+        let done = child.wait_with_output().unwrap();
+        (done.status.code(), done.stdout, String::from_utf8(done.stderr).unwrap())
+    };
+    for (by, file) in [("--secret", &data.join("secret")), ("--token", &reads)] {
+        let (code, came, said) = follow(by, file);
+        // What was ridden prints its end, too.
+        let lines = String::from_utf8(came).unwrap().lines().count();
+        assert!(code == Some(0) && lines > 2, "{by}: {lines} lines: {said}");
+    }
+    let (code, _, said) = follow("--token", &others);
+    assert!(code == Some(1) && said.contains("log:view/orders"), "{said}");
+    // A page of the log itself, as a program asks for it behind its ride.
+    let server = format!("127.0.0.1:{port}");
+    let read = |file: &Path, topic: &str| {
+        let mut command = binary();
+        command.args(["--server", &server, "--token"]).arg(file);
+        finish(command.args(["log", "read", topic, "--from", "1"]), b"")
+    };
+    assert_eq!(read(&reads, "view/orders").code, Some(0));
+    assert_eq!(read(&reads, "namespace/0").code, Some(1));
     node.stop();
 }
 

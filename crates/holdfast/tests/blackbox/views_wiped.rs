@@ -59,7 +59,8 @@ fn trim(nodes: &[Node], model: &mut Model, round: u32) {
     }
     // What takes changes has snapshots behind it, too.
     change(&nodes[0], model, round);
-    // Behind a host that was wiped and began with images, this was seen to take a minute.
+    // Views of a host that was wiped began with rides of the others' images: what these hold, the log keeps for a
+    // minute behind their end.
     assert!((0..200_000).any(|_| begins(&nodes[0]) >= mark), "three hosts have images of all keys");
 }
 
