@@ -16,9 +16,10 @@ use event::Event;
 use futures_core::Stream;
 use holdfast_base::{Error, Result};
 use holdfast_env::runtime::within;
+use mysql_async::binlog::BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32 as CRC32;
 use mysql_async::prelude::Queryable;
 use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Value};
-use rows::Rows;
+use rows::{Beginning, Rows};
 use server::failed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -238,12 +239,13 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
         conn.get_binlog_stream(BinlogStreamRequest::new(server_id).with_pos(4)).await
     };
     let stream = ask.await.map_err(|e| failed(&doing, &e))?;
-    Ok(Log { stream, rows: Rows::default() })
+    Ok(Log { stream, beginning: Beginning::default(), rows: Rows::default() })
 }
 
 /// A row log that is read.
 pub struct Log {
     stream: BinlogStream,
+    beginning: Beginning,
     rows: Rows,
 }
 
@@ -259,16 +261,24 @@ impl Log {
                 Error::retry(format!("{doing}: the database does not answer within {seconds} s"))
             };
             let event = within(SILENCE, event).await.ok_or_else(silent)?;
-            let event =
+            let read =
                 event.ok_or_else(|| Error::retry(format!("{doing}: the database ended it")))??;
-            let header = event.header();
+            let header = read.header();
             let event = Event {
                 kind: header.event_type_raw(),
                 changed_s: header.timestamp().into(),
                 server: header.server_id(),
                 end: header.log_pos().into(),
-                data: event.data(),
+                data: read.data(),
             };
+            let has_sums = matches!(read.footer().get_checksum_alg(), Ok(Some(CRC32)));
+            if let Some(name) = self.beginning.take(&event, has_sums) {
+                let rotate = Event { kind: event::kind::ROTATE, data: &name, ..event };
+                self.rows.take(&rotate, map)?;
+            }
+            if self.beginning.keeps(event.kind) {
+                continue;
+            }
             if let Some(change) = self.rows.take(&event, map)? {
                 return Ok(change);
             }

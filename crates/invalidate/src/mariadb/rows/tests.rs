@@ -163,3 +163,28 @@ fn events_that_are_cut_unknown_or_without_end_leave_no_change_out() {
     assert_eq!(lost.kind, Kind::NotFound, "outside of any transaction");
     assert!(read(&[whole[0], incident, whole[4]], &map)[0].1.contains("lost changes"));
 }
+
+/// The first word of a log came with a sum behind the name of its file, before anything said that there are sums: the
+/// file was `bin.000001` and four odd bytes, which had no number, and each change in it was taken for visible as soon
+/// as it was read.
+#[test]
+fn the_first_file_s_name_has_no_sum_behind_it() {
+    let format = Event { kind: kind::FORMAT, changed_s: 0, server: 1, end: 0, data: b"" };
+    let named = [&[4, 0, 0, 0, 0, 0, 0, 0][..], b"bin.000001"].concat();
+    let summed = [&named[..], &[115, 143, 130, 165]].concat();
+    for (data, has_sums) in [(&named, false), (&summed, true)] {
+        let mut beginning = Beginning::default();
+        let rotate = Event { kind: kind::ROTATE, data, ..format };
+        assert_eq!(beginning.take(&rotate, false), None);
+        assert!(beginning.keeps(kind::ROTATE) && !beginning.keeps(kind::FORMAT));
+        assert_eq!(beginning.take(&format, has_sums).as_ref(), Some(&named));
+        // Later ones are without, and tell it themselves.
+        assert_eq!((beginning.take(&rotate, false), beginning.keeps(kind::ROTATE)), (None, false));
+        assert_eq!(beginning.take(&format, has_sums), None);
+    }
+    let (mut rows, map) = (Rows::default(), map(&["items item:{id}"]));
+    let rotate = Event { kind: kind::ROTATE, data: &summed, ..format };
+    assert_eq!(rows.take(&rotate, &map).unwrap_err().kind, Kind::Corrupt, "it has no number");
+    assert!(rows.take(&Event { data: &named, ..rotate }, &map).unwrap().is_none());
+    assert_eq!(rows.file, "bin.000001");
+}
