@@ -1,11 +1,13 @@
 //! MariaDB as a source: its settings and tables checked, its row log as changes, and what it shows to who
 //! reads. Asks; decides nothing about keys and when they go.
 
+mod behind;
 pub mod event;
 pub mod rows;
 mod server;
 mod source;
 
+pub use behind::{Behind, READ_BYTES_MAX, behind};
 pub use server::Server;
 pub use source::MariaDb;
 
@@ -239,7 +241,7 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
         conn.get_binlog_stream(BinlogStreamRequest::new(server_id).with_pos(4)).await
     };
     let stream = ask.await.map_err(|e| failed(&doing, &e))?;
-    Ok(Log { stream, beginning: Beginning::default(), rows: Rows::default() })
+    Ok(Log { stream, beginning: Beginning::default(), rows: Rows::default(), begun: 0, bytes: 0 })
 }
 
 /// A row log that is read.
@@ -247,6 +249,10 @@ pub struct Log {
     stream: BinlogStream,
     beginning: Beginning,
     rows: Rows,
+    /// Where the last transaction began in its file.
+    begun: u64,
+    /// Of transactions.
+    bytes: u64,
 }
 
 impl Log {
@@ -279,10 +285,23 @@ impl Log {
             if self.beginning.keeps(event.kind) {
                 continue;
             }
-            if let Some(change) = self.rows.take(&event, map)? {
+            let change = self.rows.take(&event, map)?;
+            if let Some((change, _)) = &change {
+                // By places: remarks lie between, and are not sent.
+                self.bytes += change.mark.end.offset.saturating_sub(self.begun);
+            }
+            if event.kind == event::kind::GTID {
+                self.begun = event.end.saturating_sub(header.event_size().into());
+            }
+            if let Some(change) = change {
                 return Ok(change);
             }
         }
+    }
+
+    /// What the transactions that were read take in the log.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 

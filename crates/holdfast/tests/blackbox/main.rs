@@ -36,6 +36,7 @@ mod invalidate_postgres;
 mod invalidate_postgres_data;
 mod invalidate_postgres_faults;
 mod invalidate_shop;
+mod invalidate_status;
 mod invalidate_tls;
 mod kills;
 mod limits;
