@@ -1,10 +1,10 @@
 //! `holdfast invalidate`: keeps a pool of caches true to a database. Decides nothing about keys.
 
 mod metrics;
+mod status;
 
 use crate::route;
 use clap::{Args, Subcommand};
-use holdfast_base::text::utc;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
 use holdfast_command::files::read_text;
@@ -13,11 +13,10 @@ use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock, RealRng, Rng, local, signals};
 use holdfast_invalidate::lease::{LEASE_S_MAX, LEASE_S_MIN};
 use holdfast_invalidate::map::{self, Map};
-use holdfast_invalidate::postgres::{self, Slot};
+use holdfast_invalidate::postgres;
 use holdfast_invalidate::progress::Progress;
 use holdfast_invalidate::run::{self, Connect, Settings};
 use holdfast_invalidate::source::{About, Database};
-use holdfast_invalidate::status;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +31,8 @@ pub enum Invalidate {
         /// The pool
         #[arg(long, value_name = "POOL")]
         to: String,
-        /// PostgreSQL that is followed: say also how much of its log the pool's slot makes it keep
+        /// Database that is followed: say also how many bytes of its log the topic lacks, and of PostgreSQL how much
+        /// the pool's slot makes it keep
         #[arg(long, env = "HOLDFAST_INVALIDATE_FROM", hide_env_values = true, value_name = "URL")]
         from: Option<String>,
         /// Its replication slot [default: holdfast_POOL]
@@ -108,50 +108,9 @@ pub fn run(
     match command {
         Invalidate::Run(options) => follow(options, Arc::new(connect), out),
         Invalidate::Status { to, from, slot } => {
-            let standing = status::standing(&mut connect()?, to)?;
-            let (position, changed_s) = (standing.position.to_string(), standing.changed_s);
-            out.line(
-                || format!("{to}: at {position}, changed {}", utc(changed_s as i64, ' ')),
-                || json!({"pool": to, "position": position, "changed_s": changed_s}),
-            )?;
-            standing.servers.iter().try_for_each(|lack| {
-                let (server, entries) = (&lack.server, lack.entries);
-                let since = lack.since_s.map(|since_s| utc(since_s as i64, ' '));
-                let since = since.map_or(String::new(), |since| format!(", since {since}"));
-                out.line(
-                    || format!("{server}: {entries} entries behind{since}"),
-                    || json!({"server": server, "entries_behind": entries, "behind_since_s": lack.since_s}),
-                )
-            })?;
-            match from.as_deref().map(|from| Database::parse(from, &[])).transpose()? {
-                Some(Database::Postgres(servers)) => {
-                    let name = slot_of(to, slot.as_deref())?;
-                    print_slot(&name, postgres::standing(&servers.from, &name)?, out)
-                }
-                Some(Database::MariaDb(_)) | None => Ok(()),
-            }
+            status::print(&mut connect()?, to, from.as_deref(), slot.as_deref(), out)
         }
     }
-}
-
-/// What a slot keeps its database from deleting.
-fn print_slot(name: &str, slot: Option<Slot>, out: &mut Output) -> Result<()> {
-    let Some(slot) = slot else {
-        return out.line(
-            || format!("slot {name}: there is none"),
-            || json!({"slot": name, "status": null}),
-        );
-    };
-    let (retained, status) = (slot.retained_bytes, &slot.status);
-    let (confirmed, is_read) = (slot.confirmed, slot.pid.is_some());
-    let reader = if is_read { "read" } else { "nobody reads it" };
-    out.line(
-        || format!("slot {name}: {retained} bytes of log kept, {status}, at {confirmed}, {reader}"),
-        || {
-            json!({"slot": name, "status": status, "confirmed": confirmed.to_string(),
-                   "retained_bytes": retained, "is_read": is_read})
-        },
-    )
 }
 
 fn slot_of(pool: &str, given: Option<&str>) -> Result<String> {

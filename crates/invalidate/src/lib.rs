@@ -8,6 +8,8 @@ pub mod ahead;
 pub mod entry;
 pub mod fence;
 pub mod gate;
+pub mod heat;
+pub mod history;
 pub mod lease;
 pub mod map;
 pub mod mariadb;

@@ -1,29 +1,33 @@
 //! MariaDB as a source: its settings and tables checked, its row log as changes, and what it shows to who
 //! reads. Asks; decides nothing about keys and when they go.
 
+mod behind;
+pub mod event;
+pub mod rows;
 mod server;
 mod source;
 
+pub use behind::{Behind, READ_BYTES_MAX, behind};
 pub use server::Server;
 pub use source::MariaDb;
 
 use crate::gate::{Change, Mark};
-use crate::map::{Cell, Map};
+use crate::map::Map;
 use crate::position::{Gtid, Gtids, Place, Position};
-use crate::source::TRANSACTION_KEYS_MAX;
+use event::Event;
 use futures_core::Stream;
 use holdfast_base::{Error, Result};
 use holdfast_env::runtime::within;
-use mysql_async::binlog::events::{Event, EventData, RowsEventData};
-use mysql_async::binlog::row::BinlogRow;
-use mysql_async::binlog::value::BinlogValue;
-use mysql_async::consts::ColumnType;
+use mysql_async::binlog::BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32 as CRC32;
 use mysql_async::prelude::Queryable;
 use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Value};
+use rows::{Beginning, Rows};
 use server::failed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// A log in which nothing happens says so every now and then; one that is silent for longer has lost its server,
@@ -237,36 +241,19 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
         conn.get_binlog_stream(BinlogStreamRequest::new(server_id).with_pos(4)).await
     };
     let stream = ask.await.map_err(|e| failed(&doing, &e))?;
-    Ok(Log { stream, file: String::new(), open: None })
-}
-
-/// A transaction whose end has not come.
-struct Open {
-    gtid: Gtid,
-    changed_s: u64,
-    /// Of one event, without an end of its own.
-    is_alone: bool,
-    keys: BTreeSet<Vec<u8>>,
-    /// Why nobody knows its keys.
-    unknown: Option<String>,
+    Ok(Log { stream, beginning: Beginning::default(), rows: Rows::default(), begun: 0, bytes: 0 })
 }
 
 /// A row log that is read.
 pub struct Log {
     stream: BinlogStream,
-    file: String,
-    open: Option<Open>,
+    beginning: Beginning,
+    rows: Rows,
+    /// Where the last transaction began in its file.
+    begun: u64,
+    /// Of transactions.
+    bytes: u64,
 }
-
-// Events that only MariaDB has.
-const MARIADB_GTID: u8 = 162;
-/// Behind it comes one event, and no end.
-const GTID_IS_ALONE: u8 = 1;
-const QUERY: u8 = 2;
-const XID: u8 = 16;
-const INCIDENT: u8 = 26;
-const HEARTBEAT_EVENT: u8 = 27;
-const XA_PREPARE: u8 = 38;
 
 impl Log {
     /// The next transaction, and why its keys are not known if they are not. `NotFound` if the log has it no
@@ -274,212 +261,61 @@ impl Log {
     pub async fn next(&mut self, map: &Map) -> Result<(Change<At>, Option<String>)> {
         let doing = "read the row log";
         loop {
-            let event = poll_fn(|cx| pin!(&mut self.stream).poll_next(cx));
+            let event = poll_fn(|cx| contained(|| pin!(&mut self.stream).poll_next(cx)));
             let silent = || {
                 let seconds = SILENCE.as_secs();
                 Error::retry(format!("{doing}: the database does not answer within {seconds} s"))
             };
             let event = within(SILENCE, event).await.ok_or_else(silent)?;
-            let event = event
-                .ok_or_else(|| Error::retry(format!("{doing}: the database ended it")))?
-                .map_err(|e| failed(doing, &e))?;
-            if let Some(change) = self.take(&event, map)? {
+            let read =
+                event.ok_or_else(|| Error::retry(format!("{doing}: the database ended it")))??;
+            let header = read.header();
+            let event = Event {
+                kind: header.event_type_raw(),
+                changed_s: header.timestamp().into(),
+                server: header.server_id(),
+                end: header.log_pos().into(),
+                data: read.data(),
+            };
+            let has_sums = matches!(read.footer().get_checksum_alg(), Ok(Some(CRC32)));
+            if let Some(name) = self.beginning.take(&event, has_sums) {
+                let rotate = Event { kind: event::kind::ROTATE, data: &name, ..event };
+                self.rows.take(&rotate, map)?;
+            }
+            if self.beginning.keeps(event.kind) {
+                continue;
+            }
+            let change = self.rows.take(&event, map)?;
+            if let Some((change, _)) = &change {
+                // By places: remarks lie between, and are not sent.
+                self.bytes += change.mark.end.offset.saturating_sub(self.begun);
+            }
+            if event.kind == event::kind::GTID {
+                self.begun = event.end.saturating_sub(header.event_size().into());
+            }
+            if let Some(change) = change {
                 return Ok(change);
             }
         }
     }
 
-    fn take(&mut self, event: &Event, map: &Map) -> Result<Option<(Change<At>, Option<String>)>> {
-        let kind = event.header().event_type_raw();
-        if kind == MARIADB_GTID {
-            self.open = Some(begin(event)?);
-            return Ok(None);
-        }
-        if kind == HEARTBEAT_EVENT {
-            return Ok(None);
-        }
-        let broken = |e: std::io::Error| Error::corrupt(format!("read the row log: {e}"));
-        // Of those that neither begin nor end anything, only rows matter, and where the log goes on.
-        let data = match event.read_data() {
-            Ok(data) => data,
-            Err(e) => match &mut self.open {
-                Some(open) => {
-                    open.unknown
-                        .get_or_insert(format!("an event of kind {kind} cannot be read: {e}"));
-                    return Ok(None);
-                }
-                None => return Err(broken(e)),
-            },
-        };
-        let mut ends = kind == XID || kind == XA_PREPARE;
-        match data {
-            Some(EventData::RotateEvent(rotate)) => self.file = rotate.name().into_owned(),
-            Some(EventData::RowsEvent(rows)) => self.rows(&rows, map),
-            Some(EventData::QueryEvent(query)) if kind == QUERY => {
-                ends = self.query(&query.query(), map);
-            }
-            _ => {}
-        }
-        let Some(open) = &mut self.open else { return Ok(None) };
-        if kind == INCIDENT {
-            open.unknown.get_or_insert("the database lost changes on their way to its log".into());
-        }
-        if kind == XA_PREPARE {
-            // What it changed is seen when it is committed, which comes as a statement.
-            (open.keys, open.unknown) = (BTreeSet::new(), None);
-        }
-        if !ends {
-            return Ok(None);
-        }
-        let offset = event.header().log_pos().into();
-        let end = Place { file: self.file.clone(), offset };
-        let Open { gtid, changed_s, keys, unknown, .. } = self.open.take().expect("is open");
-        let keys = unknown.is_none().then(|| keys.into_iter().collect());
-        Ok(Some((Change { mark: At { gtid, end }, changed_s, keys }, unknown)))
-    }
-
-    /// A statement; whether it ends its transaction.
-    fn query(&mut self, text: &str, map: &Map) -> bool {
-        let Some(open) = &mut self.open else { return false };
-        let upper = text.to_ascii_uppercase();
-        let words = words(&upper);
-        let mut each =
-            words.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty());
-        let (first, second) = (each.next().unwrap_or_default(), each.next().unwrap_or_default());
-        let names_a_table = || {
-            // A schema goes with its tables, and names none of them.
-            let is_schema = matches!(second, "DATABASE" | "SCHEMA");
-            map.tables().any(|(table, _)| {
-                let (schema, name) = table.split_once('.').expect("a map's table has a schema");
-                upper.contains(&if is_schema { schema } else { name }.to_ascii_uppercase())
-            })
-        };
-        match first {
-            "INSERT" | "UPDATE" | "DELETE" | "REPLACE" | "LOAD" => {
-                open.unknown.get_or_insert_with(|| {
-                    format!(
-                        "a session writes statements instead of rows (`binlog_format`): `{first}`"
-                    )
-                });
-            }
-            "TRUNCATE" | "DROP" | "RENAME" | "ALTER" | "CREATE" if names_a_table() => {
-                let short: String = text.chars().take(100).collect();
-                open.unknown
-                    .get_or_insert_with(|| format!("a table of the map was changed: `{short}`"));
-            }
-            "XA" if upper.contains("COMMIT") => {
-                open.unknown
-                    .get_or_insert_with(|| "a transaction of two phases (XA) was committed".into());
-            }
-            _ => {}
-        }
-        // `ROLLBACK TO SAVEPOINT` ends nothing.
-        open.is_alone || matches!(words.trim_end(), "COMMIT" | "ROLLBACK")
-    }
-
-    fn rows(&mut self, rows: &RowsEventData<'_>, map: &Map) {
-        let Some(open) = &mut self.open else { return };
-        let Some(about) = self.stream.get_tme(rows.table_id()) else {
-            open.unknown
-                .get_or_insert_with(|| "rows came of a table that has no description".into());
-            return;
-        };
-        let table = format!("{}.{}", about.database_name(), about.table_name());
-        if !map.has(&table) || open.unknown.is_some() {
-            return;
-        }
-        for images in rows.rows(about) {
-            let images = match images {
-                Ok((before, after)) => [before, after],
-                Err(e) => {
-                    open.unknown = Some(format!("a row of `{table}` cannot be read: {e}"));
-                    return;
-                }
-            };
-            for image in images.iter().flatten() {
-                match map.keys(&table, |column| cell(image, column)) {
-                    Ok(keys) => open.keys.extend(keys),
-                    Err(column) => {
-                        open.unknown = Some(format!(
-                            "rows of `{table}` have no column `{column}` that a key can be made of"
-                        ));
-                        return;
-                    }
-                }
-            }
-            if open.keys.len() > TRANSACTION_KEYS_MAX {
-                open.keys.clear();
-                open.unknown =
-                    Some(format!("one transaction changed more than {TRANSACTION_KEYS_MAX} keys"));
-                return;
-            }
-        }
+    /// What the transactions that were read take in the log.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
-/// A statement from its first word on: programs put comments in front, which a log keeps. One that is carried
-/// out (`/*!40000 TRUNCATE t */`) is a statement.
-fn words(text: &str) -> &str {
-    let mut rest = text;
-    loop {
-        rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '(' || c == ';');
-        let carried_out = rest.strip_prefix("/*!").or_else(|| rest.strip_prefix("/*M!"));
-        if let Some(inside) = carried_out {
-            rest = inside.trim_start_matches(|c: char| c.is_ascii_digit());
-        } else if let Some(comment) = rest.strip_prefix("/*") {
-            rest = comment.split_once("*/").map_or("", |(_, behind)| behind);
-        } else if rest.starts_with("--") || rest.starts_with('#') {
-            rest = rest.split_once('\n').map_or("", |(_, behind)| behind);
-        } else {
-            return rest;
-        }
-    }
-}
-
-/// Reads MariaDB's beginning of a transaction: number, domain, flags.
-fn begin(event: &Event) -> Result<Open> {
-    let short = || Error::corrupt("read the row log: a transaction's beginning is too short");
-    let data = event.data();
-    let (sequence, rest) = data.split_first_chunk::<8>().ok_or_else(short)?;
-    let (domain, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
-    let flags = *rest.first().ok_or_else(short)?;
-    Ok(Open {
-        gtid: Gtid {
-            domain: u32::from_le_bytes(*domain),
-            server: event.header().server_id(),
-            sequence: u64::from_le_bytes(*sequence),
-        },
-        changed_s: event.header().timestamp().into(),
-        is_alone: flags & GTID_IS_ALONE != 0,
-        keys: BTreeSet::new(),
-        unknown: None,
-    })
-}
-
-/// A column's text; nothing if the row has no such column, or one that is no part of a key.
-fn cell(row: &BinlogRow, column: &str) -> Option<Cell> {
-    use ColumnType::*;
-    let number = row.columns_ref().iter().position(|of| of.name_ref() == column.as_bytes())?;
-    let kind = row.columns_ref()[number].column_type();
-    if !matches!(
-        kind,
-        MYSQL_TYPE_TINY
-            | MYSQL_TYPE_SHORT
-            | MYSQL_TYPE_INT24
-            | MYSQL_TYPE_LONG
-            | MYSQL_TYPE_LONGLONG
-            | MYSQL_TYPE_VARCHAR
-            | MYSQL_TYPE_VAR_STRING
-            | MYSQL_TYPE_STRING
-    ) {
-        return None;
-    }
-    match row.as_ref(number)? {
-        BinlogValue::Value(Value::NULL) => Some(Cell::Null),
-        BinlogValue::Value(Value::Bytes(bytes)) => Some(Cell::Text(bytes.clone())),
-        BinlogValue::Value(Value::Int(n)) => Some(Cell::Text(n.to_string().into_bytes())),
-        BinlogValue::Value(Value::UInt(n)) => Some(Cell::Text(n.to_string().into_bytes())),
-        _ => None,
+/// What the driver has read. It takes an event for whole that says so, and panics where it is not.
+fn contained<T>(
+    poll: impl FnOnce() -> Poll<Option<mysql_async::Result<T>>>,
+) -> Poll<Option<Result<T>>> {
+    let doing = "read the row log";
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(poll) => poll.map(|read| read.map(|event| event.map_err(|e| failed(doing, &e)))),
+        Err(_) => Poll::Ready(Some(Err(Error::corrupt(format!(
+            "{doing}: the database sent what is no event: it is read anew; if that goes on, see what is \
+             between it and this machine"
+        ))))),
     }
 }
 
@@ -487,22 +323,14 @@ fn cell(row: &BinlogRow, column: &str) -> Option<Cell> {
 mod tests {
     use super::*;
 
-    /// A statement behind a comment was taken for none: a table was truncated, and its keys stayed.
+    /// An event that is shorter than it says makes the driver panic, and ended the log's thread without a word.
     #[test]
-    fn a_statement_begins_behind_its_comments() {
-        for text in [
-            "TRUNCATE t",
-            " \n TRUNCATE t",
-            "/* shop */ TRUNCATE t",
-            "/*a*//*b*/\t(TRUNCATE t",
-            "-- why\n# and why\nTRUNCATE t",
-            "/*!40000 TRUNCATE t",
-            "/*M!100100 /* x */ TRUNCATE t",
-        ] {
-            assert_eq!(words(text), "TRUNCATE t", "{text}");
-        }
-        for text in ["", "/*", "--", "# TRUNCATE t", "/* TRUNCATE t */"] {
-            assert_eq!(words(text), "", "{text}");
-        }
+    fn a_panic_of_the_driver_is_an_error_that_says_so() {
+        let broken = contained::<()>(|| panic!("as the driver does"));
+        let Poll::Ready(Some(Err(e))) = broken else { panic!("{broken:?}") };
+        assert_eq!(e.kind, holdfast_base::Kind::Corrupt);
+        assert!(e.message.contains("no event"), "{e}");
+        assert!(matches!(contained(|| Poll::Ready(Some(Ok(7)))), Poll::Ready(Some(Ok(7)))));
+        assert!(contained::<()>(|| Poll::Pending).is_pending());
     }
 }

@@ -16,6 +16,8 @@ pub struct Counts {
     pub waiting: u64,
     /// When the first of them was made.
     pub waiting_since_s: Option<u64>,
+    /// Bytes of the database's log that the topic does not have yet, where that can be told.
+    pub lag_bytes: Option<u64>,
     /// Transactions that are in the topic, and their keys.
     pub transactions: u64,
     pub keys: u64,

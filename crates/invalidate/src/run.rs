@@ -43,6 +43,11 @@ pub fn topic(pool: &str) -> String {
     format!("invalidate.{pool}")
 }
 
+/// What keys take in a request, as lag is counted.
+pub(crate) fn key_bytes(keys: &[Vec<u8>]) -> u64 {
+    keys.iter().map(|key| key.len() as u64).sum()
+}
+
 /// How an invalidator reaches its cluster.
 pub type Connect = Arc<dyn Fn() -> Result<Client> + Send + Sync>;
 
@@ -117,29 +122,57 @@ pub(crate) struct Known {
     pub confirmed: Option<(Index, Vec<(String, Index)>)>,
     /// By which pools keys were sent then.
     pub rings: Vec<String>,
-    /// Entries with changes, and when the last of each was made.
-    pub changes: Vec<(Index, u64)>,
+    /// Entries with changes.
+    pub changes: Vec<Noted>,
     pub first: Index,
     pub next: Index,
+}
+
+/// An entry with changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Noted {
+    pub index: Index,
+    /// When the last of them was made.
+    pub changed_s: u64,
+    pub keys: u64,
+    /// Of its keys.
+    pub key_bytes: u64,
+    /// Of the whole entry.
+    pub bytes: usize,
 }
 
 /// Entries may be trimmed while they are read, by the other thread of this invalidator or by another one: then
 /// reading begins again behind them.
 pub(crate) fn known(client: &mut Client, topic: &str) -> Result<Known> {
+    known_and::<()>(client, topic, |(), _| {}).map(|(known, ())| known)
+}
+
+/// The same, with what comes of seeing each key: begun anew where reading begins again.
+pub(crate) fn known_and<S: Default>(
+    client: &mut Client,
+    topic: &str,
+    see: fn(&mut S, &[u8]),
+) -> Result<(Known, S)> {
     loop {
+        let mut seen = S::default();
         let first = match client.log().info(topic) {
-            Err(e) if e.kind == Kind::NotFound => return Ok(Known::default()),
+            Err(e) if e.kind == Kind::NotFound => return Ok((Known::default(), seen)),
             info => info?.first,
         };
-        match known_from(client, topic, first) {
+        match known_from(client, topic, first, &mut |key| see(&mut seen, key)) {
             Err(e) if client.log().info(topic)?.first == first => return Err(e),
             Err(_) => {}
-            known => return known,
+            Ok(known) => return Ok((known, seen)),
         }
     }
 }
 
-fn known_from(client: &mut Client, topic: &str, first: Index) -> Result<Known> {
+fn known_from(
+    client: &mut Client,
+    topic: &str,
+    first: Index,
+    see: &mut impl FnMut(&[u8]),
+) -> Result<Known> {
     let mut known = Known { first, next: first, ..Known::default() };
     loop {
         let entries = client.log().read(topic, known.next, ENTRIES)?;
@@ -148,10 +181,17 @@ fn known_from(client: &mut Client, topic: &str, first: Index) -> Result<Known> {
         }
         for entry in entries {
             known.next = Index(entry.index.0 + 1);
-            match Entry::read(entry.index, &entry.bytes)? {
-                Entry::Keys { position, changed_s, .. } | Entry::Empty { position, changed_s } => {
-                    known.position = Some((entry.index, position, changed_s));
-                    known.changes.push((entry.index, changed_s));
+            let (index, bytes) = (entry.index, entry.bytes.len());
+            let mut note = |position, changed_s, keys: &[Vec<u8>]| {
+                known.position = Some((index, position, changed_s));
+                let (count, key_bytes) = (keys.len() as u64, key_bytes(keys));
+                known.changes.push(Noted { index, changed_s, keys: count, key_bytes, bytes });
+            };
+            match Entry::read(index, &entry.bytes)? {
+                Entry::Empty { position, changed_s } => note(position, changed_s, &[]),
+                Entry::Keys { position, changed_s, keys } => {
+                    keys.iter().for_each(|key| see(key));
+                    note(position, changed_s, &keys);
                 }
                 Entry::Confirmed { servers, rings } => {
                     known.confirmed = Some((entry.index, servers));

@@ -2,6 +2,7 @@
 //! far each has confirmed. One that was away gets what it missed; past a bound it is emptied instead. Pure.
 
 use crate::entry::Entry;
+use crate::run::key_bytes;
 use holdfast_base::ids::Index;
 use holdfast_env::planted;
 use std::collections::{BTreeMap, VecDeque};
@@ -42,10 +43,23 @@ pub struct Lack {
     pub server: String,
     /// Entries of the topic that say something.
     pub entries: u64,
+    /// Of their keys, also of those that are other servers'.
+    pub bytes: u64,
     /// When the first change that it lacks was made, in seconds since 1970, by the database's clock.
     pub since_s: Option<u64>,
     /// It drops everything before it is told anything else.
     pub is_to_be_emptied: bool,
+}
+
+/// An entry that some server may lack.
+#[derive(Clone, Debug)]
+struct Waiting {
+    index: Index,
+    /// When the last change of it was made.
+    changed_s: u64,
+    order: Order,
+    /// Bytes of keys up to its end, of all entries since the sender began.
+    bytes_up_to: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -60,8 +74,9 @@ struct Server {
 /// The servers of a pool, and of those that have its keys meanwhile.
 pub struct Sender {
     servers: BTreeMap<u32, Server>,
-    /// With the time of the last change of each.
-    entries: VecDeque<(Index, u64, Order)>,
+    entries: VecDeque<Waiting>,
+    /// Bytes of keys of all that came.
+    bytes: u64,
     /// Behind the last entry that was read.
     next: Index,
     backlog_keys: usize,
@@ -89,7 +104,8 @@ impl Sender {
             .collect();
         let next = servers.values().map(|server| server.next).min().unwrap_or(end);
         let backlog_keys_max = BACKLOG_KEYS_MAX;
-        Sender { servers, entries: VecDeque::new(), next, backlog_keys: 0, backlog_keys_max }
+        let entries = VecDeque::new();
+        Sender { servers, entries, bytes: 0, next, backlog_keys: 0, backlog_keys_max }
     }
 
     /// The next entry to read from the topic.
@@ -106,17 +122,18 @@ impl Sender {
             Entry::Empty { changed_s, .. } => (*changed_s, Order::Empty),
             Entry::Keys { keys, changed_s, .. } => {
                 self.backlog_keys += keys.len();
+                self.bytes += key_bytes(keys);
                 let keys = keys.iter().map(|key| (key.clone(), holders(key))).collect();
                 (*changed_s, Order::Keys(keys))
             }
         };
-        self.entries.push_back((index, changed_s, order));
+        self.entries.push_back(Waiting { index, changed_s, order, bytes_up_to: self.bytes });
         self.forget();
     }
 
     /// Gives up what all have confirmed, and what is too much to keep: who misses that is emptied.
     fn forget(&mut self) {
-        while let Some((index, _, order)) = self.entries.front() {
+        while let Some(Waiting { index, order, .. }) = self.entries.front() {
             let (index, is_full) = (*index, self.backlog_keys > self.backlog_keys_max);
             if !is_full && self.servers.values().any(|server| server.next <= index) {
                 return;
@@ -144,7 +161,7 @@ impl Sender {
             return due(What::Empty, self.next.max(server.next));
         }
         let (mut keys, mut next) = (Vec::new(), server.next);
-        for (index, _, order) in self.entries.range(self.lacked_by(server)..) {
+        for Waiting { index, order, .. } in self.entries.range(self.lacked_by(server)..) {
             match order {
                 Order::Empty if keys.is_empty() => return due(What::Empty, Index(index.0 + 1)),
                 Order::Empty => break,
@@ -163,17 +180,21 @@ impl Sender {
 
     /// Where in the entries those begin that a server has not confirmed.
     fn lacked_by(&self, server: &Server) -> usize {
-        self.entries.partition_point(|(index, ..)| *index < server.next)
+        self.entries.partition_point(|entry| entry.index < server.next)
     }
 
     /// What each server lacks, of what was read.
     pub fn lacks(&self) -> Vec<Lack> {
         let lack = |server: &Server| {
             let from = self.lacked_by(server);
+            // Those of the entries before are no lack of this one.
+            let before = from.checked_sub(1).map(|at| self.entries[at].bytes_up_to);
+            let before = before.unwrap_or(self.bytes_before());
             Lack {
                 server: server.name.clone(),
                 entries: (self.entries.len() - from) as u64,
-                since_s: self.entries.get(from).map(|(_, changed_s, _)| *changed_s),
+                bytes: self.bytes - before,
+                since_s: self.entries.get(from).map(|entry| entry.changed_s),
                 is_to_be_emptied: server.is_to_be_emptied,
             }
         };
@@ -185,7 +206,7 @@ impl Sender {
     pub fn told(&self, server: u32) -> Option<Index> {
         let server = self.servers.get(&server).filter(|server| !server.is_to_be_emptied)?;
         let lacked = self.entries.get(self.lacked_by(server));
-        Some(lacked.map_or(self.next, |(index, ..)| *index))
+        Some(lacked.map_or(self.next, |entry| entry.index))
     }
 
     /// A server has carried out what it was told.
@@ -212,7 +233,16 @@ impl Sender {
 
     /// The first entry that some server still needs.
     pub fn needed(&self) -> Index {
-        self.entries.front().map_or(self.next, |(index, ..)| *index)
+        self.entries.front().map_or(self.next, |entry| entry.index)
+    }
+
+    /// Bytes of keys that came before those that are kept.
+    fn bytes_before(&self) -> u64 {
+        let of = |entry: &Waiting| match &entry.order {
+            Order::Keys(keys) => keys.iter().map(|(key, _)| key.len() as u64).sum(),
+            Order::Empty => 0,
+        };
+        self.entries.front().map_or(self.bytes, |entry| entry.bytes_up_to - of(entry))
     }
 }
 

@@ -176,6 +176,14 @@ pub trait Source: Sized {
         Ok(None)
     }
 
+    /// Bytes of the log that lie between what the topic has and the log's end, where that can be told. `last`: the
+    /// last transaction that the topic has, of those that were read in this life.
+    fn behind_bytes(
+        &mut self,
+        position: &Position,
+        last: Option<&Self::Mark>,
+    ) -> Result<Option<u64>>;
+
     /// A position is in the topic, and what the log has before it is needed no more.
     fn kept(&mut self, _position: &Position) {}
 }

@@ -51,6 +51,8 @@ pub struct Names {
     spools: BTreeMap<SpoolId, Named>,
     /// The same, the other way.
     by_name: BTreeMap<Arc<str>, BTreeSet<SpoolId>>,
+    /// How many of them count as lost: metrics ask each time they are read, and there may be a million spools.
+    lost: u64,
 }
 
 impl Names {
@@ -81,7 +83,7 @@ impl Names {
     pub fn begin(&mut self, heard: &Heard, spool: SpoolId, name: &str, unix_ms: u64) {
         for (other, _) in &heard.lost {
             let lost = Lost { entry: heard.entry, by: spool, unix_ms };
-            self.spools.get_mut(other).expect("it was found").fate = Fate::Lost(lost);
+            self.set(*other, Fate::Lost(lost));
         }
         self.put(spool, Named { name: name.into(), begun: heard.entry, fate: Fate::Sends });
     }
@@ -96,7 +98,25 @@ impl Names {
 
     /// It counts. Also of one that counts as lost: it was all there.
     pub fn end(&mut self, spool: SpoolId) {
-        self.spools.get_mut(&spool).expect("it was heard").fate = Fate::Ended;
+        self.set(spool, Fate::Ended);
+    }
+
+    /// Of a spool that was found.
+    fn set(&mut self, spool: SpoolId, fate: Fate) {
+        let named = self.spools.get_mut(&spool).expect("it was found");
+        let before = std::mem::replace(&mut named.fate, fate);
+        self.count(Some(before), fate);
+    }
+
+    /// One is what another one was, or is new.
+    fn count(&mut self, before: Option<Fate>, fate: Fate) {
+        let is_lost = |fate: Fate| u64::from(matches!(fate, Fate::Lost(_)));
+        self.lost = self.lost + is_lost(fate) - before.map_or(0, is_lost);
+    }
+
+    /// How many count as lost.
+    pub fn lost_count(&self) -> u64 {
+        self.lost
     }
 
     /// Whether it has said so, and nothing came since.
@@ -128,8 +148,10 @@ impl Names {
     }
 
     fn put(&mut self, spool: SpoolId, named: Named) {
-        let name = named.name.clone();
-        let before = self.spools.insert(spool, named).map(|before| before.name);
+        let (name, fate) = (named.name.clone(), named.fate);
+        let before = self.spools.insert(spool, named);
+        self.count(before.as_ref().map(|before| before.fate), fate);
+        let before = before.map(|before| before.name);
         if let Some(before) = before.filter(|before| *before != name)
             && let Some(spools) = self.by_name.get_mut(&before)
         {
@@ -186,6 +208,7 @@ impl Names {
 mod tests {
     use super::*;
     use holdfast_base::stream;
+    use holdfast_env::{Rng, SeededRng};
 
     /// Says it until it counts; the entry, and who is lost by it.
     fn begin(names: &mut Names, at: u64, spool: u64, name: &str) -> Vec<u64> {
@@ -204,6 +227,26 @@ mod tests {
 
     fn lost(names: &Names) -> Vec<u64> {
         names.lost().map(|(spool, _, _)| spool.0).collect()
+    }
+
+    /// The count goes along with whatever is said, in any order: it is what a walk over all finds.
+    #[test]
+    fn how_many_are_lost_is_what_a_walk_finds() {
+        let rng = SeededRng::new(5);
+        let below = |n: u64| rng.next_u64() % n;
+        let (mut names, mut most) = (Names::default(), 0);
+        for at in 1..3000 {
+            let (spool, name) = (10 + below(8), ["a", "b", "c"][below(3) as usize]);
+            match below(4) {
+                0 if names.spools.contains_key(&SpoolId(spool)) => names.end(SpoolId(spool)),
+                1 => names.took(SpoolId(spool)),
+                // With what it reads back, which counts anew.
+                _ => drop(begin(&mut names, at, spool, name)),
+            }
+            assert_eq!(names.lost_count(), lost(&names).len() as u64);
+            most = most.max(names.lost_count());
+        }
+        assert!(most > 2, "at most {most} were lost at once");
     }
 
     #[test]

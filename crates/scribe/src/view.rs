@@ -82,6 +82,11 @@ impl CategoryView {
         self.readers.iter().map(|(name, next)| (&**name, *next))
     }
 
+    /// How many spools were erased, or are another's now.
+    pub fn lost_count(&self) -> u64 {
+        self.names.lost_count()
+    }
+
     /// Spools that were erased, or are another's now, with their names: what they had from their position on
     /// is lost.
     pub fn lost(&self) -> impl Iterator<Item = (SpoolId, &str, Lost)> {

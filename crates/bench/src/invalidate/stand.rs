@@ -70,7 +70,7 @@ impl Stand {
     pub fn until_told(&self) -> Result<()> {
         let (mut client, began) = (self.client()?, Instant::now());
         loop {
-            match status::standing(&mut client, POOL) {
+            match status::standing(&mut client, POOL, 0) {
                 Ok(all)
                     if all.servers.len() == CACHES
                         && all.servers.iter().all(|of| of.entries == 0) =>

@@ -68,6 +68,14 @@ fn render(counts: &Counts, now_s: u64) -> String {
         "Age of the oldest change that is read and not in the topic",
         &one(lag_s),
     );
+    if let Some(bytes) = counts.lag_bytes {
+        metric(
+            "lag_bytes",
+            "gauge",
+            "Bytes of the database's log that are not in the topic",
+            &one(bytes),
+        );
+    }
     let help = "Transactions that are read and not in the topic";
     metric("waiting_transactions", "gauge", help, &one(counts.waiting));
     let help = "What it has to wait for: a database, the cluster, a server";
@@ -87,6 +95,8 @@ fn render(counts: &Counts, now_s: u64) -> String {
     metric("server_lag_seconds", "gauge", help, &each(&|lack| age(lack.since_s)));
     let help = "Entries of the topic that a server has not confirmed";
     metric("server_entries_behind", "gauge", help, &each(&|lack| lack.entries));
+    let help = "Bytes of the keys in them";
+    metric("server_bytes_behind", "gauge", help, &each(&|lack| lack.bytes));
     let help = "1 if a server is emptied before it is told anything else";
     metric("server_to_be_emptied", "gauge", help, &each(&|lack| lack.is_to_be_emptied.into()));
     text
@@ -102,12 +112,14 @@ mod tests {
         let lack = |server: &str, entries, since_s| Lack {
             server: server.into(),
             entries,
+            bytes: entries * 10,
             since_s,
             is_to_be_emptied: entries == 0,
         };
         let counts = Counts {
             waiting: 3,
             waiting_since_s: Some(90),
+            lag_bytes: Some(777),
             transactions: 10,
             keys: 20,
             emptied: 1,
@@ -121,6 +133,8 @@ mod tests {
             "holdfast_invalidate_lag_seconds 10",
             "holdfast_invalidate_keys_total 20",
             "holdfast_invalidate_retained_bytes 4096",
+            "holdfast_invalidate_lag_bytes 777",
+            "holdfast_invalidate_server_bytes_behind{server=\"[::1]:1\"} 20",
             "holdfast_invalidate_server_lag_seconds{server=\"[::1]:1\"} 5",
             "holdfast_invalidate_server_lag_seconds{server=\"h:2\"} 0",
             "holdfast_invalidate_server_to_be_emptied{server=\"h:2\"} 1",

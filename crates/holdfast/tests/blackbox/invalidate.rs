@@ -70,6 +70,23 @@ impl Shop {
     }
 }
 
+/// A replica of the shop's database, which has the shop.
+pub fn replica_of(shop: &Shop, scratch: &Scratch) -> MariaDb {
+    let replica = MariaDb::start(&scratch.path("replica"), &["--server-id=2"]).unwrap();
+    let (mut primary, mut sql) = (shop.database.sql(), replica.sql());
+    sql.run(&format!(
+        "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'root', \
+         MASTER_USE_GTID = slave_pos",
+        shop.database.port
+    ));
+    sql.run("START SLAVE");
+    let end = primary.ask::<String>("SELECT @@GLOBAL.gtid_binlog_pos").unwrap();
+    until("the replica has applied all of it", || {
+        sql.ask::<String>("SELECT @@GLOBAL.gtid_slave_pos").unwrap() == end
+    });
+    replica
+}
+
 /// The race that deletes lose, with real parts: a reader misses and reads the old price, the price changes and
 /// its key is dropped, the reader stores what it read. Plain sets keep the old price for good.
 #[test]
@@ -163,17 +180,8 @@ fn when_all_is_quiet_every_cached_price_is_its_row_s() {
 fn a_key_is_dropped_when_the_replica_that_is_read_shows_the_change() {
     let scratch = Scratch::new();
     let Some(shop) = shop(&scratch, SETTINGS) else { return };
-    let replica = MariaDb::start(&scratch.path("replica"), &["--server-id=2"]).unwrap();
+    let replica = replica_of(&shop, &scratch);
     let (mut primary, mut region) = (shop.database.sql(), replica.sql());
-    region.run(&format!(
-        "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'root', \
-         MASTER_USE_GTID = slave_pos",
-        shop.database.port
-    ));
-    region.run("START SLAVE");
-    until("the replica has applied something", || {
-        region.ask::<String>("SELECT @@GLOBAL.gtid_slave_pos").unwrap() != [String::new()]
-    });
     let mut command = Invalidator::command(&shop, &shop.database.url());
     command.args(["--reads", &replica.url()]);
     let invalidator = Invalidator::start_by(command);

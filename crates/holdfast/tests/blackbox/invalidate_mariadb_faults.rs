@@ -5,7 +5,7 @@ use super::common::{Scratch, signal};
 use super::invalidate::{Shop, hits, shop};
 use super::mariadb::{MariaDb, SETTINGS, until};
 use super::memcached::Memcached;
-use super::shop::Invalidator;
+use super::shop::{Invalidator, price};
 use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};
 
 /// Which of some keys a change takes out of the caches, once the invalidator has come behind it.
@@ -151,6 +151,45 @@ fn a_cache_that_answers_errors_has_dropped_nothing() {
     assert!(shop.client().get_many(&keys).unwrap().iter().all(Option::is_none));
     let said = invalidator.kill().whole();
     assert!(said.contains("it does not answer, or refuses"), "{said}");
+}
+
+/// A commit that waits for a semi-synchronous replica, which never comes, is in the log, and no SELECT shows it: its key
+/// is dropped when one does, or whoever reads next would cache the old price by a token that is good.
+#[test]
+fn a_change_that_is_in_the_log_and_not_visible_drops_its_key_once_it_is() {
+    let scratch = Scratch::new();
+    let Some(shop) = shop(&scratch, SETTINGS) else { return };
+    let metrics = scratch.path("pool.prom");
+    let mut command = Invalidator::command(&shop, &shop.database.url());
+    command.arg("--metrics").arg(&metrics);
+    let invalidator = Invalidator::start_by(command);
+    let (mut sql, mut writer) = (shop.database.sql(), shop.database.sql());
+    let mut cache = shop.lookaside();
+    let mut read = |sql: &mut super::mariadb::Sql| {
+        let value = cache.get(b"item:1", || price(sql, 1)).unwrap().unwrap();
+        String::from_utf8(value).unwrap()
+    };
+    shop.settle();
+    assert_eq!(read(&mut sql), "1");
+    sql.run("SET GLOBAL rpl_semi_sync_master_timeout = 3600000");
+    sql.run("SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'");
+    sql.run("SET GLOBAL rpl_semi_sync_master_enabled = ON");
+    let commits =
+        std::thread::spawn(move || writer.run("UPDATE shop.items SET price = 2 WHERE id = 1"));
+    until("the change was read", || {
+        let text = std::fs::read_to_string(&metrics).unwrap_or_default();
+        let counts = ["waiting_transactions 1", "transactions_total 1"];
+        counts.iter().any(|count| text.contains(&format!("holdfast_invalidate_{count}\n")))
+    });
+    for _ in 0..100 {
+        assert_eq!(read(&mut sql), "1", "it is not visible");
+    }
+    assert!(!commits.is_finished(), "it waits");
+    sql.run("SET GLOBAL rpl_semi_sync_master_enabled = OFF");
+    commits.join().unwrap();
+    shop.settle();
+    assert_eq!(read(&mut sql), "2", "the old price is not kept");
+    invalidator.kill().judge();
 }
 
 /// Without a grace a database that is silent for longer than a lease leaves all servers without one. With one, servers

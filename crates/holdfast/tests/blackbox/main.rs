@@ -35,6 +35,8 @@ mod invalidate_mariadb_faults;
 mod invalidate_postgres;
 mod invalidate_postgres_data;
 mod invalidate_postgres_faults;
+mod invalidate_shop;
+mod invalidate_status;
 mod invalidate_tls;
 mod kills;
 mod limits;

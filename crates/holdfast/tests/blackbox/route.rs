@@ -385,3 +385,40 @@ fn with_every_server_dead_gets_miss_and_stores_say_why() {
     router.says(b"flush_all\r\n", b"SERVER_ERROR a server was not flushed");
     router.says(b"version\r\n", b"VERSION 1.6.18-holdfast-route");
 }
+
+/// A name that nobody gives leases of: everything is a miss for ever, which looks like a cache that is merely empty.
+/// The router says so, once, and by which name; one whose servers have leases says nothing, whatever it waits for.
+#[test]
+fn a_router_whose_servers_get_no_leases_says_so_once() {
+    let (servers, names) = caches(2);
+    for server in &servers {
+        // As an invalidator gives one: what counts is that it is there.
+        server.says(b"set holdfast:invalidate:main 0 0 1\r\n1\r\n", b"STORED\r\n");
+    }
+    let start = |pool: &str| {
+        let mut command = binary();
+        command.args(["--json", "route", "-p", "-1", "-t", "2", "--patience", "20000"]);
+        command.args(["--servers", &names.join(","), "--server-lease", pool]);
+        Memcached::of(command)
+    };
+    let (mut right, mut wrong) = (start("main"), start("mian"));
+    let mut told = BufReader::new(wrong.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let unleased = |line: &String| line.contains("\"cache.unleased\"");
+    // The first behind ten seconds, during which nobody had one.
+    let line = told.find(unleased).expect("it is told before the router ends");
+    for part in ["`mian`", "--to mian --server-lease", "`server_lease`"] {
+        assert!(line.contains(part), "{part} is missing in: {line}");
+    }
+    // Looked at again and again, it is not told again.
+    let looks = || servers.iter().map(|server| server.stat("cmd_get")).sum::<u64>();
+    let before = looks();
+    while looks() < before + 20 {
+        std::thread::yield_now();
+    }
+    wrong.kill();
+    assert_eq!(told.filter(unleased).count(), 0, "once, whatever the threads");
+    right.kill();
+    let mut said = String::new();
+    right.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!said.contains("cache.unleased"), "{said}");
+}

@@ -1,5 +1,6 @@
 //! MariaDB as a [`Source`]: its connections, each lent to the runtime that asks.
 
+use super::behind::{bytes_between, files};
 use super::{At, Log, Seen, Server, applied, check, check_replica, end, follow, snapshot};
 use crate::ahead::{Reads, Tells, ahead};
 use crate::position::{Gtids, Place, Position};
@@ -77,6 +78,24 @@ impl Source for MariaDb {
     /// A transaction has its number before any SELECT sees it.
     fn end(&mut self) -> Result<Position> {
         Ok(Position::MariaDb(self.log_end()?.0))
+    }
+
+    fn behind_bytes(&mut self, position: &Position, last: Option<&At>) -> Result<Option<u64>> {
+        let (gtids, end) = self.log_end()?;
+        if position.covers(&Position::MariaDb(gtids)) {
+            return Ok(Some(0));
+        }
+        let Some(last) = last.map(|last| last.end.clone()) else { return Ok(None) };
+        if last.file == end.file {
+            return Ok(Some(end.offset.saturating_sub(last.offset)));
+        }
+        let mut conn = self.source()?;
+        let (conn, files) = self.asks.wait_for(async move {
+            let files = answered(ANSWER, files(&mut conn)).await?;
+            Ok((conn, files))
+        })?;
+        self.source = Some(conn);
+        Ok(bytes_between(&last, &end, &files))
     }
 
     fn look(&mut self) -> Result<Vec<Seen>> {

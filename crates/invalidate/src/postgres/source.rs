@@ -48,6 +48,8 @@ pub struct Postgres {
     /// What the topic has, for the reader of the log.
     kept: Arc<AtomicU64>,
     log: Option<Background>,
+    /// Of the log, when it was asked for last.
+    log_end: Option<Lsn>,
 }
 
 /// A moment in the database: who still ran then, and the end of its log.
@@ -125,6 +127,7 @@ impl Source for Postgres {
             unsettled: None,
             kept: Arc::default(),
             log: None,
+            log_end: None,
         })
     }
 
@@ -258,6 +261,7 @@ impl Source for Postgres {
             let now = catalog::snapshot(&mut conn).await?;
             Ok((conn, (shape, slot, now)))
         })?;
+        self.log_end = slot.as_ref().map(|slot| slot.end);
         let retained_bytes = slot.map(|slot| slot.retained_bytes);
         self.about.progress.change(|counts| counts.retained_bytes = retained_bytes);
         let Shape { sum, end, running, .. } = shape;
@@ -279,6 +283,13 @@ impl Source for Postgres {
         // The catalog was read as others read it: what ran then had not changed it.
         let end = End { running: BTreeSet::new(), lsn: end };
         Ok(Some(Reshaped { why: why.to_owned(), end, trouble }))
+    }
+
+    fn behind_bytes(&mut self, position: &Position, _last: Option<&At>) -> Result<Option<u64>> {
+        Ok(match position {
+            Position::Postgres(at) => self.log_end.map(|end| end.0.saturating_sub(at.lsn.0)),
+            Position::MariaDb(_) => None,
+        })
     }
 
     fn kept(&mut self, position: &Position) {

@@ -2,6 +2,7 @@
 
 use super::{ENTRIES, REST, Shared, known};
 use crate::entry::Entry;
+use crate::history::History;
 use crate::lease::Leases;
 use crate::rings;
 use crate::send::{Due, Sender, What};
@@ -33,9 +34,22 @@ pub fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// Who is told what next, and the first entry that a later start needs; nothing as long as the topic has
-/// nothing to say.
-fn sender(shared: &Shared, client: &mut Client) -> Result<Option<(Sender, Index)>> {
+/// Which entries of the topic stay.
+struct Keeps {
+    /// The first that a later start needs.
+    needed: Index,
+    history: History,
+}
+
+impl Keeps {
+    fn first(&self, sender: &Sender) -> Index {
+        let history = self.history.first().unwrap_or(self.needed);
+        self.needed.min(sender.needed()).min(history)
+    }
+}
+
+/// Who is told what next, and what stays for a later start; nothing as long as the topic has nothing to say.
+fn sender(shared: &Shared, client: &mut Client) -> Result<Option<(Sender, Keeps)>> {
     let settings = &shared.settings;
     let known = known(client, &shared.topic)?;
     let Some((last, ..)) = known.position else { return Ok(None) };
@@ -52,14 +66,18 @@ fn sender(shared: &Shared, client: &mut Client) -> Result<Option<(Sender, Index)
         event!(InvalidateEmptied, why);
     }
     let sender = Sender::new(servers, &confirmed, known.first, known.next);
-    Ok(Some((sender, kept.min(last))))
+    let mut history = History::default();
+    // Those behind are read again.
+    let before = known.changes.iter().take_while(|noted| noted.index < sender.next());
+    before.for_each(|noted| history.push(noted.index, noted.bytes));
+    Ok(Some((sender, Keeps { needed: kept.min(last), history })))
 }
 
 /// One life of the connections; ends with the first to the cluster that fails.
 fn deliver(shared: &Arc<Shared>) -> Result<()> {
     let settings = &shared.settings;
     let mut client = (shared.connect)()?;
-    let Some((mut sender, mut keep)) = sender(shared, &mut client)? else { return Ok(()) };
+    let Some((mut sender, mut keeps)) = sender(shared, &mut client)? else { return Ok(()) };
     let (options, clock) = (CacheClientOptions::default(), shared.clock.clone());
     let mut cache = CacheClient::of_plan(&settings.plan, options, clock)?;
     let holders = |key: &[u8]| rings::holders(&settings.plan, settings.pool, key);
@@ -81,7 +99,8 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
         for entry in entries {
             let said = Entry::read(entry.index, &entry.bytes)?;
             if matches!(said, Entry::Keys { .. } | Entry::Empty { .. }) {
-                keep = keep.max(entry.index);
+                keeps.needed = keeps.needed.max(entry.index);
+                keeps.history.push(entry.index, entry.bytes.len());
             }
             sender.push(entry.index, &said, holders);
         }
@@ -89,8 +108,8 @@ fn deliver(shared: &Arc<Shared>) -> Result<()> {
         let positions = sender.positions();
         if positions != written && now_ns.saturating_sub(written_ns) >= CONFIRM_NS {
             client.log().append(&shared.topic, &[confirmed(positions.clone())])?;
-            // The last position and what some server needs stay, and so does what was just written.
-            client.log().trim(&shared.topic, keep.min(sender.needed()))?;
+            // The last position, what some server needs and what was lately stay, and so does what was just written.
+            client.log().trim(&shared.topic, keeps.first(&sender))?;
             (written, written_ns) = (positions, now_ns);
         }
     }

@@ -27,6 +27,8 @@ const LOOK_FIRST: Duration = Duration::from_micros(100);
 const HEAR: Duration = Duration::from_millis(100);
 /// Between two looks at the shape of tables.
 const SHAPE_NS: u64 = 1_000_000_000;
+/// Between two questions how many bytes of the log the topic lacks.
+const BEHIND_NS: u64 = 5_000_000_000;
 /// How old the topic's position may be while no key changes.
 const POSITION_AGE_NS: u64 = 10_000_000_000;
 /// When it is told that something is waited for.
@@ -119,23 +121,17 @@ fn pass<S: Source>(
     let shared = writer.shared;
     let mut gate = Gate::default();
     let mut ahead = Ahead::default();
-    let mut shape_ns = 0;
+    let (mut looks, mut last) = (Looks::default(), None);
     let mut look = LOOK_FIRST;
     source.kept(position);
     while !shared.stop.is_requested() {
         if let Some(asked_ns) = ahead.to_ask(&shared.fence) {
             ahead.ends(asked_ns, source.end()?);
             // A shape that readers see now is told by no log.
-            shape_ns = 0;
+            looks.shape_ns = 0;
         }
         // What the topic has by now: what was read is in it, or would be read again.
-        let now_ns = shared.clock.monotonic_ns();
-        if shape_ns == 0 || now_ns.saturating_sub(shape_ns) >= SHAPE_NS {
-            shape_ns = now_ns.max(1);
-            if let Some(reshaped) = source.reshaped(position)? {
-                empty_reshaped(writer, source, reshaped, position)?;
-            }
-        }
+        looks.look(writer, source, position, last.as_ref())?;
         ahead.passed(position, &shared.fence);
         if gate.is_empty() {
             match reads.wait(HEAR) {
@@ -167,7 +163,9 @@ fn pass<S: Source>(
                     wait_for(shared, source, &reshaped.end)?;
                     fits(shared, &reshaped);
                 }
+                let passed = visible.last().map(|change| change.mark.clone());
                 writer.write(visible, position)?;
+                last = passed.or(last);
                 is_waiting
             }
         };
@@ -188,6 +186,41 @@ fn pass<S: Source>(
         };
     }
     Ok(())
+}
+
+/// When it was looked at what no log tells; 0 for at once.
+#[derive(Default)]
+struct Looks {
+    shape_ns: u64,
+    behind_ns: u64,
+}
+
+impl Looks {
+    /// Looks at what is due. `last`: the last transaction that the topic has, if it is known.
+    fn look<S: Source>(
+        &mut self,
+        writer: &mut Writer<'_>,
+        source: &mut S,
+        position: &mut Position,
+        last: Option<&S::Mark>,
+    ) -> Result<()> {
+        let now_ns = writer.shared.clock.monotonic_ns();
+        let is_due = |since_ns: u64, rest_ns: u64| {
+            since_ns == 0 || now_ns.saturating_sub(since_ns) >= rest_ns
+        };
+        if is_due(self.shape_ns, SHAPE_NS) {
+            self.shape_ns = now_ns.max(1);
+            if let Some(reshaped) = source.reshaped(position)? {
+                empty_reshaped(writer, source, reshaped, position)?;
+            }
+        }
+        if is_due(self.behind_ns, BEHIND_NS) {
+            self.behind_ns = now_ns.max(1);
+            let bytes = source.behind_bytes(position, last)?;
+            writer.shared.settings.about.progress.change(|counts| counts.lag_bytes = bytes);
+        }
+        Ok(())
+    }
 }
 
 fn show<M: Mark>(shared: &Shared, gate: &Gate<M>) {

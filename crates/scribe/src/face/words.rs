@@ -87,7 +87,7 @@ impl ScribeFace {
         let folds: Vec<_> =
             self.folds.held().iter().map(|(name, fold)| (name.clone(), fold.clone())).collect();
         let count = |(category, fold): (Category, Arc<Fold<CategoryView>>)| {
-            let lost = fold.read(|view, _| view.lost().count() as u64);
+            let lost = fold.read(|view, _| view.lost_count());
             Some((category, lost.ok()?))
         };
         folds.into_iter().filter_map(count).collect()

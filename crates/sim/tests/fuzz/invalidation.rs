@@ -1,10 +1,12 @@
-//! What an invalidator reads: PostgreSQL's messages in pieces, what its plugin writes of transactions, and entries of
-//! the topic.
+//! What an invalidator reads: events of MariaDB's row log, PostgreSQL's messages in pieces, what its plugin writes of
+//! transactions, and entries of the topic.
 
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_invalidate::entry::Entry;
 use holdfast_invalidate::map::Map;
+use holdfast_invalidate::mariadb::event::{Event, kind};
+use holdfast_invalidate::mariadb::rows;
 use holdfast_invalidate::position::Position;
 use holdfast_invalidate::postgres::output::Sent;
 use holdfast_invalidate::postgres::rows::Rows;
@@ -108,6 +110,79 @@ fn transactions_of_a_log_have_their_keys_or_say_why_not() {
         }
     });
     assert!(known > 1000 && unknown > 1000, "{known} and {unknown} transactions were read");
+}
+
+/// A file of MariaDB's log, in hexadecimal.
+const BINLOG: &str = include_str!("../../../invalidate/tests/binlog.hex");
+
+/// Events by what they say of their own length, without the sum that ends each. Cut ones are events, too.
+fn events(log: &[u8]) -> Vec<Event<'_>> {
+    let (mut events, mut rest) = (Vec::new(), log);
+    while let Some((header, data)) = rest.split_at_checked(19) {
+        let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+        let length = (number(9) as usize).saturating_sub(19).min(data.len());
+        let (data, behind) = data.split_at(length);
+        events.push(Event {
+            kind: header[4],
+            changed_s: number(0).into(),
+            server: number(5),
+            end: number(13).into(),
+            data: &data[..length.saturating_sub(4)],
+        });
+        rest = behind;
+    }
+    events
+}
+
+/// The log's events from one of this kind up to the next, each with what is behind it.
+fn transactions(log: &[u8]) -> Vec<Vec<u8>> {
+    let (mut each, mut rest) = (vec![Vec::new()], log);
+    while let Some(length) = rest.get(9..13) {
+        let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
+        if rest[4] == kind::GTID {
+            each.push(Vec::new());
+        }
+        let (event, behind) = rest.split_at(length);
+        each.last_mut().unwrap().extend_from_slice(event);
+        rest = behind;
+    }
+    each
+}
+
+/// A log that lies about its lengths, kinds and columns: no panic, no rows without end, and what is not known is said.
+#[test]
+fn events_of_mariadb_s_log_have_their_keys_or_say_why_not() {
+    let text = BINLOG.replace('\n', "");
+    let digit = |byte: u8| (byte as char).to_digit(16).unwrap() as u8;
+    let file: Vec<u8> =
+        text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect();
+    let mut samples = transactions(&file[4..]);
+    assert_eq!(samples.len(), 16, "what is in front, and fifteen transactions");
+    samples.push(file[4..].to_vec());
+    let keys = [
+        "items\"\nkey = \"item:{id}",
+        "items\"\nkey = \"name:{name}",
+        "kinds\"\nkey = \"item:{ad}",
+    ];
+    let keys = keys.map(|key| format!("[[keys]]\ntable = \"shop.{key}\"\n"));
+    let map = Map::parse(&keys.concat()).unwrap();
+    let (mut known, mut unknown, mut with_keys) = (0, 0, 0);
+    fuzz::run("mariadb.rows", &samples, |input| {
+        let mut rows = rows::Rows::default();
+        for event in events(input) {
+            let Ok(read) = rows.take(&event, &map) else { continue };
+            let Some((change, why)) = read else { continue };
+            assert_eq!(change.keys.is_none(), why.is_some());
+            for key in change.keys.iter().flatten() {
+                assert!(key.starts_with(b"item:") || key.starts_with(b"name:"));
+            }
+            with_keys += usize::from(change.keys.is_some_and(|keys| !keys.is_empty()));
+            known += usize::from(why.is_none());
+            unknown += usize::from(why.is_some());
+        }
+    });
+    let counts = [known, unknown, with_keys];
+    assert!(counts.iter().all(|count| *count > 1000), "{counts:?} transactions were read");
 }
 
 #[test]
