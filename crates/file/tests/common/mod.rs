@@ -2,6 +2,8 @@
 //! that loses answers.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod work;
+
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Result, checksum::crc32c};
 use holdfast_client::{Client, ClientOptions, Connection, Endpoint, NewFile};
