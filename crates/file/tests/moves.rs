@@ -6,6 +6,9 @@ mod common;
 use common::work::{Work, add_shards, is_settled, keeps, move_to, order_move, shard_of};
 use common::{World, assert_same, pattern, replacing};
 use holdfast_base::Kind;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::ids::{ChunkId, Durability};
+use holdfast_chunk::{ChunkKind, ChunkSpec};
 use holdfast_client::NewFile;
 use holdfast_cluster::names::PART_BYTES;
 use holdfast_env::trial::Trial;
@@ -113,4 +116,38 @@ fn a_shard_that_cannot_be_opened_keeps_no_other_closed() {
     assert!(!is_told(&world));
     assert_same(&client.get("/d/x").unwrap(), b"too", "moved");
     assert_eq!(client.stat("/d/none").unwrap_err().kind, Kind::NotFound);
+}
+
+/// One file with an id that names a shard beyond the last had a rebuild refused, with all names of all others;
+/// one that counted too far was taken for a shard's, which then drew no id any more.
+#[test]
+fn a_chunk_whose_id_nobody_drew_ends_no_rebuild() {
+    let mut world = World::with_chunks("rebuild-strange", 1 << 20);
+    let mut client = world.client();
+    let small = pattern(5000, 1);
+    client.put("/kept", &small, &NewFile::default()).unwrap();
+    let store = world.node().stores.iter().next().unwrap().store.clone();
+    let strange = [ChunkId::new(200, 1), ChunkId::new(0, (1 << ChunkId::COUNTER_BITS) - 1)];
+    for chunk in strange {
+        store.create(ChunkSpec::new(chunk, ChunkKind::Raw, 99)).unwrap();
+        let (body, crcs) = (pattern(1000, 2), vec![crc32c(&pattern(1000, 2))]);
+        let appended = world.node().wait_for(|done| {
+            store.append_raw(chunk, 0, Box::new(body), crcs, Durability::Durable, done);
+        });
+        appended.unwrap();
+        store.seal(chunk, 1000).unwrap();
+    }
+    drop((client, store));
+    world.lose_log();
+    let rebuilt = world.node().rebuild_names().unwrap();
+    assert_eq!((rebuilt.files, rebuilt.refused.len()), (1, 2), "{:?}", rebuilt.refused);
+    let said = rebuilt.refused.join("\n");
+    for word in ["names shard 200, and there are 64 at most", "none has drawn so many"] {
+        assert!(said.contains(word), "`{word}` in {said}");
+    }
+    let mut client = world.client();
+    assert_same(&client.get("/kept").unwrap(), &small, "kept");
+    client.put("/new", &small, &NewFile::default()).unwrap();
+    let store = &world.node().stores.iter().next().unwrap().store;
+    assert!(strange.iter().all(|chunk| store.info(*chunk).is_some()), "untouched");
 }

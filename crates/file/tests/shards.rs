@@ -543,6 +543,29 @@ fn a_shard_whose_view_has_stopped_leaves_the_others_their_housekeeping() {
     assert!(!kept.is_empty() && kept.iter().all(|chunk| store.info(*chunk).is_some()), "untouched");
 }
 
+/// What a shard had whose view had stopped was left out of what `status` counts: of chunks that were short of
+/// copies it said that there were none.
+#[test]
+fn status_counts_what_is_short_in_a_shard_whose_view_has_stopped() {
+    let world = World::with_chunks("shard-stopped-short", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/here", &NewFile::default()).unwrap();
+    client.make_dir("/stops", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    move_to(&world, &mut work, &mut client, "/stops", 1);
+    for dir in ["/here", "/stops"] {
+        client.put(&format!("{dir}/x"), &pattern(5000, 1), &NewFile::default()).unwrap();
+    }
+    world.node().retire();
+    let node = world.node().id;
+    client.order(&Order::Drain { node, on: true }).unwrap();
+    let short = |world: &World| world.client().cluster().unwrap().recovery.short;
+    work.until(&world, |world| short(world) == 2);
+    stop_view(&world, 1);
+    assert_eq!(short(&world), 2);
+}
+
 /// Names were made again for chunks of the first shard alone; of every other chunk it was said that there was no
 /// such shard, and its files were gone.
 #[test]
