@@ -67,6 +67,36 @@ fn a_directory_is_written_to_while_it_is_copied() {
     assert_eq!(world.node().findings(), Vec::<String>::new());
 }
 
+/// Entries of moves were written one after the other, each waited for: one whose topic did not answer had all
+/// other moves wait, and the rest of the housekeeping.
+#[test]
+fn an_entry_that_is_not_answered_holds_up_no_other_move() {
+    let _trial = Trial::new().with(&PART_BYTES, 200).enter();
+    let (world, hold) = World::with_held_log("move-held");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    for dir in ["/d", "/e"] {
+        client.make_dir(dir, &NewFile::default()).unwrap();
+        for i in 0..50 {
+            client.put(&format!("{dir}/{i}"), b"", &NewFile::default()).unwrap();
+        }
+    }
+    add_shards(&world, &mut work, &mut client, 2);
+    hold.hold("namespace/1");
+    order_move(&mut client, "/d", 1);
+    // Its first step is under way, and another one's go on meanwhile.
+    work.until(&world, |_| hold.waiting() > 0);
+    order_move(&mut client, "/e", 2);
+    work.until(&world, |world| keeps(world, 2, "e"));
+    client.put("/d/0", b"", &replacing()).unwrap();
+    client.put("/e/0", b"", &replacing()).unwrap();
+    assert_eq!((shard_of(&mut client, "/d/1"), shard_of(&mut client, "/e/1")), (0, 2));
+    hold.let_go();
+    work.until(&world, |world| keeps(world, 1, "d") && is_settled(world));
+    assert_eq!(shard_of(&mut client, "/d/1"), 1);
+    assert_eq!(client.usage("/").unwrap().files, 100);
+}
+
 /// Shards were opened in their order, up to the first that could not be: with one whose snapshots could not be
 /// read, all behind it stayed closed, at each start too, and nobody was told which.
 #[test]

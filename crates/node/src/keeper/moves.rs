@@ -63,7 +63,10 @@ impl Keeper {
     /// Begins what can be, and takes answers; whether anything came of it.
     fn move_on(&mut self, round: &mut Round, claim: Index, urgent_alone: bool) -> Result<bool> {
         let node = self.node.clone();
-        let steps = self.next_steps(round, urgent_alone)?;
+        let mut steps = self.next_steps(round, urgent_alone)?;
+        if planted!("node.one-slow-topic-stops-all-moves") && !self.moving.under_way.is_none() {
+            steps.clear();
+        }
         let is_any = !steps.is_empty();
         steps.into_iter().for_each(|step| self.moving.under_way.begin(&node, step));
         if self.moving.under_way.is_none() {
