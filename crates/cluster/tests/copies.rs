@@ -475,6 +475,72 @@ fn a_directory_that_is_still_takes_changes_again_where_there_is_no_room_for_its_
     assert_eq!((shards.keeper(), shards.told().len()), (1, 321));
 }
 
+/// On its way home a directory takes names aside whose bytes are there. What was deleted of it meanwhile was not
+/// let go there before the next step, which waited for room; nor was anything else of the shard that had it, and
+/// the entry was written, and refused, in every round.
+#[test]
+fn what_is_deleted_on_the_way_to_a_full_shard_is_freed_and_holds_up_no_other() {
+    let _trial = Trial::new().with(&NODES_MAX, 1000).with(&PART_BYTES, 300).enter();
+    let mut shards = Shards::new(2);
+    shards.apply(0, &make("/e")).unwrap();
+    for i in 0..400 {
+        shards.put(&format!("/d/{i:03}"), 5, b"").unwrap();
+    }
+    for dir in ["/d", "/e"] {
+        shards.apply(0, &Command::Copy { dir: dir.into(), to: 1 }).unwrap();
+        shards.finish();
+    }
+    shards.apply(0, &make("/full")).unwrap();
+    shards.apply(1, &copy(0)).unwrap();
+    for _ in 0..3 {
+        step(&mut shards);
+    }
+    let mut made = 0;
+    while shards.apply(0, &make(&format!("/full/{made}"))).is_ok() {
+        made += 1;
+    }
+    let go_on = |shards: &mut Shards| {
+        let mut written = 0;
+        loop {
+            let left = shards.all(|all| {
+                let left = unfinished(all).into_iter();
+                left.filter(|step| step.check(all).is_ok()).collect::<Vec<_>>()
+            });
+            if left.is_empty() {
+                return written;
+            }
+            for entry in left {
+                written += 1;
+                assert!(written < 2000, "it is written in vain: {entry:?}");
+                let _ = shards.apply(entry.shard, &entry.command);
+            }
+        }
+    };
+    go_on(&mut shards);
+    assert_eq!((shards.keeper(), shards.views[1].chunks().owing()), (1, 0));
+    let held = shards.views[0].chunks().held().0;
+    assert!(held > 100 && held < 400, "{held}: some are on their way");
+    // One that is on its way, and one that is not yet.
+    for path in ["/d/000", "/d/399"] {
+        shards.apply(1, &delete(path)).unwrap();
+    }
+    assert_eq!(shards.views[1].chunks().owing(), 2);
+    go_on(&mut shards);
+    assert_eq!(shards.views[1].chunks().owing(), 0);
+    assert_eq!(shards.views[0].chunks().held().0, held - 1);
+    // Behind something that needs room it waits, and nothing is written.
+    shards.put("/d/new", 9, b"").unwrap();
+    shards.apply(1, &delete("/d/001")).unwrap();
+    assert_eq!(go_on(&mut shards), 0);
+    for i in 0..made {
+        shards.apply(0, &delete(&format!("/full/{i}"))).unwrap();
+    }
+    shards.finish();
+    assert_eq!((shards.keeper(), shards.told().len()), (0, 398));
+    shards.apply(0, &delete("/full")).unwrap();
+    shards.check_nothing_left();
+}
+
 /// Moves are taken back at any time before the directory has gone; files that are written for it refuse a move,
 /// and hold up one that has begun.
 #[test]
@@ -572,4 +638,39 @@ fn the_bytes_of_copies_stay() {
         assert_eq!(hex(&command.to_entry()), bytes.replace(' ', ""), "{command:?}");
         assert_eq!(Command::from_entry(&command.to_entry()), Ok(command));
     }
+}
+
+/// The same page: the last section of a snapshot, in the shard that copies and in the one that is copied to.
+#[test]
+fn the_bytes_of_copies_in_snapshots_stay() {
+    let mut shards = Shards::new(2);
+    shards.put("/d/x", 5, b"").unwrap();
+    let tail = |shards: &Shards, shard: usize, version: u8, end: &str| {
+        let mut bytes = Vec::new();
+        shards.views[shard].snapshot(&mut bytes);
+        assert_eq!(bytes[4], version);
+        let told = hex(&bytes[..bytes.len() - 4]);
+        assert!(told.ends_with(&end.replace(' ', "")), "{told} does not end with {end}");
+        Namespace::restore(&bytes).unwrap();
+    };
+    tail(&shards, 1, 3, "");
+    shards.apply(0, &copy(1)).unwrap();
+    let at = format!("{:02x}00000000000000", shards.index);
+    let (zero, none) = ("0000000000000000", "00000000");
+    // To where, since when, told, spoilt; changes.
+    let begun = format!("01000000 01000000 64 0100 {at} {zero} 00 {none} {none}");
+    tail(&shards, 0, 6, &begun);
+    shards.put("/d/x", 6, b"").unwrap();
+    shards.apply(0, &delete("/d/x")).unwrap();
+    let changes = "02000000 01 01000000 78 02 01000000 78";
+    tail(&shards, 0, 6, &format!("01000000 01000000 64 0100 {at} {zero} 00 {changes} {none}"));
+    shards.put("/d/y", 7, b"").unwrap();
+    step(&mut shards);
+    // Heard, reach, broken, waits: the end, for there is one name.
+    let there = format!("{none} 01000000 01000000 64 0300000000000000 02 00 00");
+    tail(&shards, 1, 6, &there);
+    shards.finish();
+    let mut bytes = Vec::new();
+    shards.views[1].snapshot(&mut bytes);
+    assert_eq!(bytes[4], 5, "nothing is copied any more");
 }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// while it is frozen.
 pub static CHANGES_MAX: Knob = Knob::new("namespace.copy-changes", 65_536, &[3, 8, 40]);
 /// Nodes of a subtree that is renamed into or within such a directory: each is a change of its own.
-pub static SUBTREE_MAX: Knob = Knob::new("namespace.copy-subtree", 1024, &[2, 5]);
+pub static SUBTREE_MAX: Knob = Knob::new("namespace.copy-subtree", 1024, &[1024]);
 /// With so many changes left, and no more, a directory is held still for them.
 pub(crate) const REST_MAX: u64 = 1000;
 

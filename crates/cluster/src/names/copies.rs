@@ -140,12 +140,14 @@ impl Names {
 
     /// The next step of a directory that is being copied: `None` where nothing is left, or this view is behind
     /// what the target has heard. A directory that is deeper than a path may be is not copied, but taken in parts.
+    /// Without room it is what goes before anything comes.
     pub(crate) fn next_step(
         &self,
         chunks: &Chunks,
         dir: &str,
         copying: &Copying,
         target: Option<Target<'_>>,
+        has_room: bool,
     ) -> Option<Next> {
         let root = self.in_root(top(dir))?;
         let start = (0, Reach::start());
@@ -162,6 +164,9 @@ impl Names {
                 PART_BYTES.cross();
                 return Some(Next::Step { through, changes, reach });
             }
+            if !has_room && matches!(change, Change::Set { .. }) {
+                break;
+            }
             through = number + 1;
             if planted!("cluster.changes-since-the-copy-forgotten") {
                 continue;
@@ -175,6 +180,10 @@ impl Names {
                 // It is forgotten with entries of its own, and what follows may have its bytes.
                 return Some(Next::Step { through, changes, reach });
             }
+        }
+        if !has_room {
+            let is_any = following.is_some() && through > heard;
+            return is_any.then_some(Next::Step { through, changes, reach });
         }
         let Some((more, reached)) = self.next_nodes(chunks, root, &reach, bytes) else {
             return Some(Next::TooDeep {});
@@ -285,7 +294,8 @@ impl Names {
 
     /// Refuses a step that no source writes, or for which there is no room.
     pub(crate) fn check_step(&self, changes: &[Changed]) -> Result<()> {
-        if !self.nodes.has_room(changes.len() + 1) {
+        let sets = changes.iter().filter(|change| matches!(change, Changed::Set { .. })).count();
+        if sets > 0 && !self.nodes.has_room(sets + 1) {
             return Err(Error::full("the shard holds as many nodes as it can: delete some"));
         }
         for change in changes {

@@ -140,7 +140,10 @@ impl Namespace {
         let name = top(dir);
         match turn {
             // It has its place among those that were given from here on: what has left must find it.
-            Some(None) => self.borders.check_gets_more(name)?,
+            Some(None) => {
+                self.borders.check_gets_more(name)?;
+                self.names.check_room_for(1)?;
+            }
             Some(Some(_)) => {
                 let waits = self.borders.moves().following(name).is_some_and(|f| f.waits);
                 if waits && self.names.is_leaving() {
