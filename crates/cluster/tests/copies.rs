@@ -670,7 +670,11 @@ fn the_bytes_of_copies_in_snapshots_stay() {
     let there = format!("{none} 01000000 01000000 64 0300000000000000 02 00 00");
     tail(&shards, 1, 6, &there);
     shards.finish();
-    let mut bytes = Vec::new();
-    shards.views[1].snapshot(&mut bytes);
-    assert_eq!(bytes[4], 5, "nothing is copied any more");
+    // Nothing is copied any more: as builds before have it.
+    let versions = [0, 1].map(|shard| {
+        let mut bytes = Vec::new();
+        shards.views[shard as usize].snapshot(&mut bytes);
+        bytes[4]
+    });
+    assert_eq!(versions, [5, 4]);
 }

@@ -329,6 +329,18 @@ impl State {
         }
     }
 
+    /// What a leader does whose view of one shard is behind.
+    fn led_from_behind(&self) -> Vec<State> {
+        let Some((shard, bytes)) = &self.behind else { return Vec::new() };
+        let mut seen = self.world.clone();
+        seen.shards[*shard as usize].1 = bytes.clone();
+        let led = |left: Unfinished| {
+            let mut state = self.clone();
+            state.world.apply(left.shard, &left.command).is_ok().then_some(state)
+        };
+        seen.unfinished().into_iter().filter_map(led).collect()
+    }
+
     /// Everything that may happen next.
     fn next(&self) -> Vec<State> {
         let mut all = Vec::new();
@@ -367,13 +379,6 @@ impl State {
             });
         }
         push(&|state| state.world.compact(0));
-        if let Some((shard, bytes)) = &self.behind {
-            let mut seen = self.world.clone();
-            seen.shards[*shard as usize].1 = bytes.clone();
-            for left in seen.unfinished() {
-                push(&|state| state.world.apply(left.shard, &left.command).is_ok());
-            }
-        }
         for left in self.world.unfinished() {
             self.check_foretold(&left);
             for stays in [false, true] {
@@ -409,6 +414,7 @@ impl State {
                 }
             });
         }
+        all.extend(self.led_from_behind());
         all
     }
 }
