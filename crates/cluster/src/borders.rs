@@ -9,7 +9,7 @@
 use crate::AllShards;
 use crate::all::SHARDS_MAX;
 use crate::command::METADATA_BYTES_MAX;
-use crate::moves::{Frozen, Left, Moves, Stamp};
+use crate::moves::{Copying, Frozen, Left, Moves, Stamp};
 use crate::namespace::{Shown, ensure};
 use holdfast_base::codec_struct;
 use holdfast_base::ids::Index;
@@ -270,15 +270,31 @@ impl Borders {
 
     /// Freezes a directory that may be, or takes that back.
     pub(crate) fn freeze(&mut self, index: Index, name: &str, to: u16) -> Result<()> {
-        match self.moves.frozen.get(name).copied() {
-            Some(frozen) if to == self.shard => {
-                self.moves.frozen.remove(name);
-                self.moves.undone.insert(name.to_owned(), frozen.at);
-            }
-            Some(frozen) if frozen.to != to => {
+        if self.check_begin(name, to)? {
+            self.moves.frozen.insert(name.to_owned(), Frozen { to, at: index });
+        }
+        Ok(())
+    }
+
+    /// As [`Borders::freeze`]; what it has is copied first.
+    pub(crate) fn copy(&mut self, index: Index, name: &str, to: u16) -> Result<()> {
+        if self.check_begin(name, to)? {
+            let copying = Copying::new(to, index);
+            self.moves.copies.copying.insert(name.to_owned(), copying);
+        }
+        Ok(())
+    }
+
+    /// Whether a move there begins. One that has begun goes on, or is taken back.
+    fn check_begin(&mut self, name: &str, to: u16) -> Result<bool> {
+        let frozen = self.moves.frozen.get(name).map(|frozen| frozen.to);
+        let copying = self.moves.copies.copying.get(name).map(|copying| copying.to);
+        match frozen.or(copying) {
+            Some(_) if to == self.shard => self.moves.undo(name),
+            Some(other) if other != to => {
                 return Err(Error::exists(format!(
-                    "it is moving to shard {} already: wait, or take that back first (`--to {}`)",
-                    frozen.to, self.shard
+                    "it is moving to shard {other} already: wait, or take that back first (`--to {}`)",
+                    self.shard
                 )));
             }
             Some(_) => {}
@@ -287,10 +303,10 @@ impl Borders {
             }
             None => {
                 self.check_forward(to)?;
-                self.moves.frozen.insert(name.to_owned(), Frozen { to, at: index });
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// What the move is called of a directory that was frozen here by this entry.
@@ -304,8 +320,9 @@ impl Borders {
         if self.moves.left.get(name).is_some_and(|left| left.freeze >= freeze) {
             return Ok(None);
         }
+        let is_copied = self.moves.copies.copying.contains_key(name);
         match self.moves.frozen.get(name) {
-            Some(frozen) if frozen.at == freeze => Ok(Some(frozen.to)),
+            Some(frozen) if frozen.at == freeze && !is_copied => Ok(Some(frozen.to)),
             _ => {
                 Err(Error::retry(format!("`/{name}` is not frozen by entry {freeze}: look again")))
             }
@@ -385,6 +402,20 @@ impl Borders {
         Err(Error::full(format!("shard {} was given {BORDERS_MAX}", self.shard)))
     }
 
+    /// As [`Borders::check_gets`], with all counted that are on their way here: one that has left elsewhere
+    /// is never refused.
+    pub(crate) fn check_gets_more(&self, name: &str) -> Result<()> {
+        let is_new = |name: &&String| !self.given.contains_key(*name);
+        let coming = self.moves.arriving.keys().filter(is_new).count();
+        if self.shard == 0 || self.given.contains_key(name) {
+            return Ok(());
+        }
+        match self.given.len() + coming < BORDERS_MAX {
+            true => Ok(()),
+            false => Err(Error::full(format!("shard {} was given {BORDERS_MAX}", self.shard))),
+        }
+    }
+
     pub(crate) fn own(&mut self, name: &str, number: Index) {
         match self.shard {
             0 => {
@@ -393,6 +424,18 @@ impl Borders {
             }
             _ => drop(self.given.insert(name.to_owned(), Given { number, gone: None })),
         }
+    }
+
+    /// What a snapshot tells of copies is of what is there.
+    pub(crate) fn check_copies(&self) -> Result<()> {
+        let Moves { frozen, arriving, copies, .. } = &self.moves;
+        let kept = |name: &String| self.keeps(name);
+        let still = |(name, copying): (&String, &Copying)| {
+            frozen.get(name).is_none_or(|f| (f.at, f.to) == (copying.at, copying.to))
+        };
+        let copying = copies.copying.keys().all(kept) && copies.copying.iter().all(still);
+        let following = copies.following.keys().all(|name| arriving.contains_key(name));
+        ensure(copying && following, || "copies do not agree with moves".to_owned())
     }
 
     pub(crate) fn write(&self, out: &mut Writer<'_>) {

@@ -5,7 +5,7 @@
 use crate::borders::{Borders, DirAttributes};
 use crate::chunks::Debt;
 use crate::moves::Stamp;
-use crate::names::PartNode;
+use crate::names::{Changed, PartNode, Reach};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{
     ChunkId, Durability, FileId, Generation, Index, NodeId, Pointer, StoreId, Tier,
@@ -395,6 +395,45 @@ pub enum Command {
         home: u16,
         through: u64,
     },
+    /// A directory of the root is to go to the shard `to` with all that is in it, and is copied there first:
+    /// from here on what changes in it is noted. With the shard's own number, it stays after all. Refused
+    /// while files are written for it.
+    Copy {
+        dir: String,
+        to: u16,
+    },
+    /// The next step of a directory that is being copied: what has changed in it, up to its change `through`,
+    /// and more of it, up to `reach`. Kept aside. Changes nothing where that was done, or is late.
+    Step {
+        dir: String,
+        stamp: Stamp,
+        step: u32,
+        through: u64,
+        changes: Vec<Changed>,
+        reach: Reach,
+    },
+    /// The first `through` changes of a directory since that Copy are where it goes; with the largest number,
+    /// what is there is worth nothing.
+    Copied {
+        dir: String,
+        copy: Index,
+        through: u64,
+    },
+    /// Nothing in a directory that was copied changes from here on, until it has gone; or, with `still` not
+    /// set, it does again: where it goes has no room.
+    Still {
+        dir: String,
+        copy: Index,
+        still: bool,
+    },
+    /// All of a directory that is still was taken, in so many steps, with all of its changes: from here on it
+    /// is the other shard's. Changes nothing where that was done.
+    Go {
+        dir: String,
+        copy: Index,
+        steps: u32,
+        changes: u64,
+    },
 }
 codec_enum!(Command: "command" {
     1 => MakeDir { path, kind, mode, mtime, class, parents },
@@ -438,10 +477,15 @@ codec_enum!(Command: "command" {
     37 => Forget { budget },
     38 => LetGo { from, first, debts },
     39 => LetGone { home, through },
+    40 => Copy { dir, to },
+    41 => Step { dir, stamp, step, through, changes, reach },
+    42 => Copied { dir, copy, through },
+    43 => Still { dir, copy, still },
+    44 => Go { dir, copy, steps, changes },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 39;
+const COMMAND_TAG_MAX: u8 = 44;
 
 /// What says which shard a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -470,7 +514,8 @@ impl Command {
             | SetAttributes { path, .. }
             | SetClass { path, .. }
             | Forward { dir: path, .. }
-            | Freeze { dir: path, .. } => Subject::Path(path),
+            | Freeze { dir: path, .. }
+            | Copy { dir: path, .. } => Subject::Path(path),
             Close { file, .. } | Abandon { file } | Salvage { file, .. } => Subject::File(*file),
             AllocateChunk { kind: ChunkKind::Raw, owner, .. }
             | AllocateCopies { kind: ChunkKind::Raw, owner, .. } => Subject::File(*owner),
@@ -487,6 +532,10 @@ impl Command {
             | Forget { .. }
             | LetGo { .. }
             | LetGone { .. }
+            | Step { .. }
+            | Copied { .. }
+            | Still { .. }
+            | Go { .. }
             | Behind { .. } => Subject::Told {},
             SealChunk { chunk, .. }
             | CloseChunk { chunk }
@@ -513,7 +562,7 @@ impl Command {
             Rename { from, to, .. } => (Some(from), Some(to)),
             Close { path, .. } | Salvage { path, .. } => (Some(path), None),
             // Moves have numbers of their own.
-            Forward { .. } | Freeze { .. } | Own { .. } => (None, None),
+            Forward { .. } | Freeze { .. } | Copy { .. } | Own { .. } => (None, None),
             _ => match self.subject() {
                 Subject::Path(path) => return [Some(path), None].into_iter().flatten(),
                 Subject::File(_) | Subject::Chunk(_) | Subject::Told {} => (None, None),

@@ -5,8 +5,10 @@
 //! **Invariant:** parts are taken in their order, of the last freeze alone; a directory departs only as it
 //! was when it was frozen. So what arrives is what departed.
 
+mod copies;
 mod unfinished;
 
+pub use copies::{CHANGES_MAX, Change, Copies, Copying, Following, SUBTREE_MAX};
 pub use unfinished::{Errand, Unfinished, began_at, unfinished, waiting};
 
 use crate::names::{Content, PartNode};
@@ -65,6 +67,7 @@ pub struct Moves {
     pub(crate) undone: BTreeMap<String, Index>,
     pub(crate) left: BTreeMap<String, Left>,
     pub(crate) arriving: BTreeMap<String, Arriving>,
+    pub(crate) copies: Copies,
 }
 
 /// What a part is, seen from what was taken before.
@@ -92,6 +95,25 @@ impl Moves {
         self.arriving.iter().map(|(name, arriving)| (name.as_str(), *arriving))
     }
 
+    /// Directories that are copied, or were and are frozen for the rest.
+    pub fn copying(&self) -> impl Iterator<Item = (&str, &Copying)> {
+        self.copies.copying.iter().map(|(name, copying)| (name.as_str(), copying))
+    }
+
+    /// How far a directory has come that is copied to here.
+    pub fn following(&self, name: &str) -> Option<&Following> {
+        self.copies.following.get(name)
+    }
+
+    /// A move from here is over before its directory has left: what was taken of it is worth nothing.
+    pub(crate) fn undo(&mut self, name: &str) {
+        let frozen = self.frozen.remove(name).map(|frozen| frozen.at);
+        let copying = self.copies.copying.remove(name).map(|copying| copying.at);
+        if let Some(at) = frozen.max(copying) {
+            self.undone.insert(name.to_owned(), at);
+        }
+    }
+
     pub(crate) fn check_frozen(&self, name: &str) -> Result<()> {
         match self.frozen.get(name) {
             None => Ok(()),
@@ -102,12 +124,19 @@ impl Moves {
         }
     }
 
-    pub(crate) fn turn(&self, name: &str, stamp: Stamp, part: u32) -> Result<Turn> {
+    pub(crate) fn turn(
+        &self,
+        name: &str,
+        stamp: Stamp,
+        (part, is_copy): (u32, bool),
+    ) -> Result<Turn> {
         let gap = || {
             Err(Error::retry(format!("part {part} of `/{name}` is not the next one: look again")))
         };
         match self.arriving.get(name) {
             Some(now) if now.stamp > stamp => Ok(Turn::Late),
+            // What is copied is not taken in parts.
+            Some(_) if self.copies.following.contains_key(name) != is_copy => gap(),
             Some(now) if now.stamp == stamp && part < now.parts => {
                 sometimes!("a part of a move came twice");
                 match planted!("cluster.part-taken-twice") {
@@ -132,7 +161,8 @@ impl Moves {
     /// The inverse of [`Moves::write`].
     pub(crate) fn read(source: &mut Source<'_>) -> Result<Moves> {
         let (frozen, undone) = (read_map(source)?, read_map(source)?);
-        Ok(Moves { frozen, undone, left: read_map(source)?, arriving: read_map(source)? })
+        let (left, arriving, copies) = (read_map(source)?, read_map(source)?, Copies::default());
+        Ok(Moves { frozen, undone, left, arriving, copies })
     }
 }
 

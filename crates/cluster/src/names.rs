@@ -5,6 +5,7 @@
 mod arena;
 mod bytes;
 mod children;
+mod copies;
 mod files;
 mod nodes;
 mod parts;
@@ -16,6 +17,8 @@ mod table;
 mod tests;
 mod tree;
 
+pub use copies::{Changed, Reach};
+pub(crate) use copies::{Next, Taken, Target};
 pub use nodes::NODES_MAX;
 pub use parts::{Content, PART_BYTES, PartNode};
 pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage, resolve};

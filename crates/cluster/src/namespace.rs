@@ -3,6 +3,7 @@
 //! takes any command, reads no clock, setting or randomness, and refuses whole or applies whole.
 //! The log's runtime calls `apply`, `snapshot` and `restore`; the file face calls the reads.
 
+mod copies;
 mod moves;
 mod read;
 mod snapshot;
@@ -93,7 +94,7 @@ impl Namespace {
         numbers: &[Index],
     ) -> Result<Outcome> {
         let result = match self.check_borders(command, numbers) {
-            Ok(()) => self.carry_out(index, command),
+            Ok(()) => self.carry_out_noted(index, command),
             Err(e) => Err(e),
         };
         result.map_err(|e| e.context(Doing(command)))
@@ -121,7 +122,7 @@ impl Namespace {
             // The file was born here, and stays.
             Close { path, .. } | Salvage { path, .. } => borders.check_second(path, number(0)),
             // That of a directory that comes says itself what it is about.
-            Forward { .. } | Own { .. } | Freeze { .. } => Ok(()),
+            Forward { .. } | Own { .. } | Freeze { .. } | Copy { .. } => Ok(()),
             _ => match command.subject() {
                 Subject::Path(path) => borders.check(path, number(0)),
                 Subject::File(_) | Subject::Chunk(_) | Subject::Told {} => Ok(()),
@@ -196,6 +197,11 @@ impl Namespace {
             Command::Forget { budget } => Ok(names.forget(chunks, *budget)),
             Command::LetGo { from, first, debts } => chunks.let_go(index, *from, *first, debts),
             Command::LetGone { home, through } => chunks.pay(*home, *through),
+            Command::Copy { dir, to } => self.copy(index, dir, *to),
+            Command::Step { .. } => self.step(command),
+            Command::Copied { dir, copy, through } => self.copied(dir, *copy, *through),
+            Command::Still { dir, copy, still } => self.still(index, dir, *copy, *still),
+            Command::Go { dir, copy, steps, changes } => self.go(dir, *copy, *steps, *changes),
             Command::Behind { .. } => Err(misrouted()),
         }
     }
@@ -337,6 +343,12 @@ impl fmt::Display for Doing<'_> {
             Command::Forget { .. } => f.write_str("forget names that have left"),
             Command::LetGo { from, .. } => write!(f, "let bytes of shard {from} go"),
             Command::LetGone { home, .. } => write!(f, "note what shard {home} has let go"),
+            Command::Copy { dir, to } => write!(f, "move {} to shard {to}", Shown(dir)),
+            Command::Step { dir, step, .. } => write!(f, "take step {step} of {}", Shown(dir)),
+            Command::Copied { dir, .. } => write!(f, "note what is copied of {}", Shown(dir)),
+            Command::Still { dir, still: true, .. } => write!(f, "hold {} still", Shown(dir)),
+            Command::Still { dir, .. } => write!(f, "let {} change again", Shown(dir)),
+            Command::Go { dir, .. } => write!(f, "let {} go", Shown(dir)),
         }
     }
 }

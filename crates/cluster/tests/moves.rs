@@ -49,6 +49,10 @@ fn freeze(to: u16) -> Command {
     Command::Freeze { dir: "/d".into(), to }
 }
 
+fn copy(to: u16) -> Command {
+    Command::Copy { dir: "/d".into(), to }
+}
+
 fn delete(path: &str) -> Command {
     Command::Delete { path: path.into(), recursive: true }
 }
@@ -153,9 +157,9 @@ impl World {
         panic!("it never ends: {:?}", self.unfinished());
     }
 
-    fn moved(&mut self, to: u16) {
+    fn moved(&mut self, to: u16, begin: fn(u16) -> Command) {
         let keeper = self.view(0).shard_at("/d");
-        self.apply(keeper, &freeze(to)).unwrap();
+        self.apply(keeper, &begin(to)).unwrap();
         self.finish();
         assert_eq!(self.view(0).shard_at("/d"), to);
     }
@@ -252,9 +256,12 @@ struct State {
     late: Vec<(u16, Command)>,
     /// Where the bytes of `/d/x` are, if it exists.
     x: Option<Pointer>,
+    /// A shard's view as a leader has it that is behind.
+    behind: Option<(u16, Vec<u8>)>,
 }
 
-type Key = (Vec<Vec<u8>>, Vec<(u16, Vec<u8>)>, Option<Slot>, Vec<BTreeSet<Slot>>);
+type Key =
+    (Vec<Vec<u8>>, Vec<(u16, Vec<u8>)>, Option<Slot>, Vec<BTreeSet<Slot>>, Option<(u16, Vec<u8>)>);
 
 impl State {
     fn new() -> State {
@@ -263,7 +270,7 @@ impl State {
         world.apply(0, &put_at("/d/x", Some(x))).unwrap();
         let kept = world.pack(0);
         world.apply(0, &put_at("/kept", Some(kept))).unwrap();
-        State { world, late: Vec::new(), x: Some(x) }
+        State { world, late: Vec::new(), x: Some(x), behind: None }
     }
 
     fn key(&self) -> Key {
@@ -271,13 +278,18 @@ impl State {
         let mut late: Vec<_> =
             self.late.iter().map(|(shard, command)| (*shard, command.to_bytes())).collect();
         late.sort();
-        (bytes, late, self.x.map(|x| x.slot), self.world.there.values().cloned().collect())
+        let there = self.world.there.values().cloned().collect();
+        (bytes, late, self.x.map(|x| x.slot), there, self.behind.clone())
     }
 
     fn check(&self) {
         let takers = self.world.views().iter().filter(|view| takes(view)).count();
         assert!(takers <= 1, "{takers} shards take names of it");
         self.world.check_bytes();
+        for view in self.world.views() {
+            let following = view.borders().moves().following("d");
+            assert!(following.is_none_or(|f| !f.is_broken), "each step fits");
+        }
         let seen = self.world.with(|all| all.lookup("/d/x"));
         if let Ok(found) = seen {
             let pointer = found.map(|info| info.location);
@@ -301,8 +313,12 @@ impl State {
 
     /// What is said of a directory's next entry before it is written is what it comes to.
     fn check_foretold(&self, left: &Unfinished) {
-        use Command::{Arrive, Depart, Own, Take};
-        if !matches!(left.command, Take { .. } | Depart { .. } | Arrive { .. } | Own { .. }) {
+        use Command::{Arrive, Depart, Go, Own, Step, Take};
+        let of_directory = matches!(
+            left.command,
+            Take { .. } | Depart { .. } | Arrive { .. } | Own { .. } | Step { .. } | Go { .. }
+        );
+        if !of_directory {
             return;
         }
         let said = self.world.with(|all| left.check(all)).map_err(|e| e.message);
@@ -311,6 +327,18 @@ impl State {
             (Err(said), Err(came)) => assert!(came.message.ends_with(said), "{said} {came}"),
             _ => assert_eq!(said.is_ok(), came.is_ok(), "{left:?}: {said:?} {came:?}"),
         }
+    }
+
+    /// What a leader does whose view of one shard is behind.
+    fn led_from_behind(&self) -> Vec<State> {
+        let Some((shard, bytes)) = &self.behind else { return Vec::new() };
+        let mut seen = self.world.clone();
+        seen.shards[*shard as usize].1 = bytes.clone();
+        let led = |left: Unfinished| {
+            let mut state = self.clone();
+            state.world.apply(left.shard, &left.command).is_ok().then_some(state)
+        };
+        seen.unfinished().into_iter().filter_map(led).collect()
     }
 
     /// Everything that may happen next.
@@ -325,7 +353,12 @@ impl State {
         for shard in 0..2 {
             for to in 0..2 {
                 push(&|state| state.world.apply(shard, &freeze(to)).is_ok());
+                push(&|state| state.world.apply(shard, &copy(to)).is_ok());
             }
+            push(&|state| {
+                state.behind = Some((shard, state.world.shards[shard as usize].1.clone()));
+                true
+            });
             push(&|state| {
                 let is_done = state.world.apply(shard, &delete("/d/x")).is_ok();
                 state.x = state.x.filter(|_| !is_done);
@@ -381,6 +414,7 @@ impl State {
                 }
             });
         }
+        all.extend(self.led_from_behind());
         all
     }
 }
@@ -413,11 +447,22 @@ fn states_max() -> usize {
 #[test]
 fn a_move_that_is_killed_anywhere_ends_on_one_side_with_all_it_had() {
     let _trial = Trial::new().with(&PART_BYTES, 1).enter();
+    search_from_each_step_of(freeze);
+}
+
+/// The same of a directory that is copied while it changes, by leaders of which one may be behind.
+#[test]
+fn a_copy_that_is_killed_anywhere_ends_on_one_side_with_all_it_had() {
+    let _trial = Trial::new().with(&PART_BYTES, 1).enter();
+    search_from_each_step_of(copy);
+}
+
+fn search_from_each_step_of(begin: fn(u16) -> Command) {
     let mut starts = vec![State::new()];
     let mut state = State::new();
     for to in [1, 0] {
         let keeper = state.world.view(0).shard_at("/d");
-        state.world.apply(keeper, &freeze(to)).unwrap();
+        state.world.apply(keeper, &begin(to)).unwrap();
         while let Some(left) = state.world.unfinished().first().cloned() {
             starts.push(state.clone());
             state.world.apply(left.shard, &left.command).unwrap();
@@ -538,7 +583,9 @@ fn told(world: &World) -> Vec<String> {
 /// every view's bytes are the same when they are read again.
 #[test]
 fn what_arrives_is_what_left_however_it_is_cut() {
-    for bytes in [1, 90, 300, 1000, 60_000] {
+    let begins: [fn(u16) -> Command; 2] = [freeze, copy];
+    let cuts = [1, 90, 300, 1000, 60_000];
+    for (bytes, begin) in cuts.iter().flat_map(|bytes| begins.map(|begin| (*bytes, begin))) {
         let _trial = Trial::new().with(&PART_BYTES, bytes).enter();
         let mut world = World::new(3);
         tree(&mut world);
@@ -546,7 +593,7 @@ fn what_arrives_is_what_left_however_it_is_cut() {
         let large = world.view(0).lookup("/d/z/large").unwrap().id;
         let chunk = world.view(0).extents(large).unwrap().0[3].chunk;
         for to in [1, 0, 2, 0, 1] {
-            world.moved(to);
+            world.moved(to, begin);
             assert_eq!(told(&world), before, "cut at {bytes}, to shard {to}");
             world.check_bytes();
             world.with(|all| {

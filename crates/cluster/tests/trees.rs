@@ -55,10 +55,14 @@ impl Shards {
         read(&AllShards::new(&self.views[0], &others))
     }
 
-    /// `/d` goes to a shard, as its leader has it go.
-    fn move_to(&mut self, to: u16) {
-        let keeper = self.views[0].shard_at("/d");
-        self.apply(keeper, &Command::Freeze { dir: "/d".into(), to }).unwrap();
+    /// `/d` goes to a shard, as its leader has it go: in parts, or copied first.
+    fn move_to(&mut self, to: u16, copied: bool) {
+        let (keeper, dir) = (self.views[0].shard_at("/d"), "/d".to_owned());
+        let begin = match copied {
+            true => Command::Copy { dir, to },
+            false => Command::Freeze { dir, to },
+        };
+        self.apply(keeper, &begin).unwrap();
         for _ in 0..100_000 {
             let left = self.all(unfinished);
             if left.is_empty() {
@@ -150,13 +154,13 @@ fn a_tree_that_is_deeper_than_any_path_moves_too() {
     shards.apply(0, &rename("/b", "/d/b")).unwrap();
     let before = shards.told();
     assert!(before.0.contains("files: 1, directories: 511"), "{}", before.0);
-    for to in [1, 0] {
-        shards.move_to(to);
+    for (to, copied) in [(1, false), (0, true), (1, true), (0, false)] {
+        shards.move_to(to, copied);
         assert!(shards.told() == before, "to shard {to}");
     }
     // It can be taken up again where a path reaches.
     shards.apply(0, &rename("/d/b/n/n/n/n", "/d/c")).unwrap();
-    shards.move_to(1);
+    shards.move_to(1, true);
     assert!(shards.told().0 == before.0);
 }
 
@@ -217,8 +221,8 @@ fn whatever_commands_have_made_of_a_directory_arrives_as_it_was() {
         }
         let before = shards.told();
         nodes += before.1.len();
-        for to in [1, 0, 2, 0] {
-            shards.move_to(to);
+        for (to, copied) in [(1, true), (0, true), (2, false), (0, false), (1, false), (0, true)] {
+            shards.move_to(to, copied);
             assert!(shards.told() == before, "seed {seed}, to shard {to}");
         }
         for view in &shards.views {

@@ -3,6 +3,9 @@
 
 mod common;
 
+use common::work::{
+    Work, add_shards, forward, freeze, is_settled, keeps, move_to, order_move, shard_of,
+};
 use common::{World, assert_same, open_session, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::codec::Encode;
@@ -10,78 +13,11 @@ use holdfast_base::ids::{Sequence, SessionId};
 use holdfast_client::aio::{AsyncClient, block_on};
 use holdfast_client::{Client, ClientOptions, NewFile};
 use holdfast_cluster::Command;
-use holdfast_cluster::moves::unfinished;
 use holdfast_cluster::names::{NODES_MAX, PART_BYTES};
 use holdfast_env::trial::Trial;
-use holdfast_node::{Keeper, KeeperOptions, Member, MemberOptions};
 use holdfast_wire::admin::{MOVE_WAITS, Order};
 use holdfast_wire::{self as wire, Call, file as msg};
 use std::time::Duration;
-
-/// The node's own work, round by round, as its thread does it.
-struct Work {
-    keeper: Keeper,
-    member: Member,
-    now_ns: u64,
-}
-
-impl Work {
-    fn new(world: &World) -> Work {
-        let options = KeeperOptions { grace_ms: 0, ..KeeperOptions::default() };
-        let member = Member::new(world.node().clone(), MemberOptions::default());
-        Work { keeper: Keeper::new(world.node().clone(), options), member, now_ns: 1 }
-    }
-
-    /// Until this holds.
-    fn until(&mut self, world: &World, holds: impl Fn(&World) -> bool) {
-        // Beats are real; the number is a bound, not a time.
-        for _ in 0..200_000 {
-            if holds(world) {
-                return;
-            }
-            // As much as a beat: who opened a shard claims it behind one.
-            self.now_ns = world.node().machine.clock.monotonic_ns().max(self.now_ns + 1);
-            self.member.step(self.now_ns).unwrap();
-            self.keeper.step(self.now_ns);
-            std::thread::yield_now();
-        }
-        panic!("it never came to that: {:?}", world.node().findings());
-    }
-
-    /// So many rounds, a second after the other.
-    fn rounds(&mut self, count: usize) {
-        for _ in 0..count {
-            self.now_ns += 1_000_000_000;
-            self.member.step(self.now_ns).unwrap();
-            self.keeper.step(self.now_ns);
-        }
-    }
-}
-
-fn keeps(world: &World, shard: u16, name: &str) -> bool {
-    let kept = |view: &holdfast_cluster::Namespace, _| view.borders().kept().any(|k| k == name);
-    world.node().shards.get(shard).is_ok_and(|fold| fold.read(kept).unwrap())
-}
-
-fn add_shards(world: &World, work: &mut Work, client: &mut Client, count: u16) {
-    for shard in 1..=count {
-        client.order(&Order::AddShard { shard }).unwrap();
-        work.until(world, |world| world.node().shards.get(shard).is_ok() && world.node().leads());
-    }
-}
-
-fn move_to(world: &World, work: &mut Work, client: &mut Client, dir: &str, to: u16) {
-    client.order(&Order::MoveDirectory { dir: dir.into(), to }).unwrap();
-    work.until(world, |world| {
-        let name = &dir[1..];
-        let here = world.node().shards.root().read(|root, _| root.shard_at(dir)).unwrap();
-        here == to && (to == 0 || keeps(world, to, name))
-    });
-}
-
-fn shard_of(client: &mut Client, path: &str) -> u16 {
-    client.stat(path).unwrap().id.shard()
-}
 
 #[test]
 fn all_that_is_done_with_files_is_done_in_any_shard() {
@@ -162,14 +98,6 @@ fn all_that_is_done_with_files_is_done_in_any_shard() {
     assert_eq!(world.node().findings(), Vec::<String>::new());
 }
 
-fn order_move(client: &mut Client, dir: &str, to: u16) {
-    client.order(&Order::MoveDirectory { dir: dir.into(), to }).unwrap();
-}
-
-fn is_settled(world: &World) -> bool {
-    world.node().read_all(unfinished).unwrap().is_empty()
-}
-
 /// Names move, chunks stay: read before, meanwhile and after, through restarts and a compaction of what is
 /// held, there, back, and in a third shard; and what is deleted there is freed where it lies.
 #[test]
@@ -195,9 +123,8 @@ fn a_directory_goes_from_shard_to_shard_with_all_that_is_in_it() {
     let usage = client.usage("/").unwrap();
 
     order_move(&mut client, "/d", 1);
-    assert_same(&client.get("/d/in/deep/3").unwrap(), &small, "frozen");
-    let waits = world.node().shard_to_write("/d/x").unwrap_err();
-    assert!(waits.kind == Kind::Retry && waits.message.contains("moving to shard 1"), "{waits}");
+    assert_same(&client.get("/d/in/deep/3").unwrap(), &small, "copied");
+    assert_eq!(world.node().shard_to_write("/d/x").unwrap(), 0, "it takes changes meanwhile");
     let check = |world: &World, work: &mut Work, client: &mut Client, to: u16| {
         move_to(world, work, client, "/d", to);
         work.until(world, is_settled);
@@ -335,7 +262,7 @@ fn a_repeated_request_is_not_carried_out_again_where_its_file_has_moved_to() {
         msg::Action::Rename { from, to, replace: false }
     };
     ask(1, rename("kept", "there")).unwrap();
-    order_move(&mut client, "/d", 1);
+    freeze(&world, "/d", 1);
     ask(1, rename("kept", "there")).unwrap();
     assert_eq!(ask(2, rename("there", "late")).unwrap_err().kind, Kind::Retry);
     work.until(&world, is_settled);
@@ -365,7 +292,7 @@ fn what_a_move_refused_is_carried_out_when_it_is_asked_again() {
     let call = Call { session, sequence: Sequence(1), acknowledged_below: Sequence(1) };
     let link = || ("/d/link".to_owned(), "x".to_owned());
     // It was under way when the freeze came in front of it.
-    order_move(&mut client, "/d", 1);
+    freeze(&world, "/d", 1);
     let (path, target) = link();
     let late = Command::Symlink { path, target, mtime: 1 };
     let root = world.node().shards.root();
@@ -398,7 +325,7 @@ fn a_patient_client_waits_for_a_directory_that_is_between_two_shards() {
     let mut client = world.client();
     client.make_dir("/d", &NewFile::default()).unwrap();
     add_shards(&world, &mut work, &mut client, 1);
-    order_move(&mut client, "/d", 1);
+    forward(&world, "/d", 1);
     let refused = client.list("/d", "").unwrap_err();
     assert!(refused.kind == Kind::Retry && refused.message.contains("on its way"), "{refused}");
     let options = ClientOptions { patience: Duration::from_secs(60), ..ClientOptions::default() };
@@ -431,8 +358,8 @@ fn patient_tasks_wait_for_a_directory_that_moves() {
     client.put("/d/kept", b"kept", &NewFile::default()).unwrap();
     client.make_dir("/empty", &NewFile::default()).unwrap();
     add_shards(&world, &mut work, &mut client, 1);
-    order_move(&mut client, "/d", 1);
-    order_move(&mut client, "/empty", 1);
+    freeze(&world, "/d", 1);
+    forward(&world, "/empty", 1);
     let none = ClientOptions::default();
     let some = ClientOptions { patience: Duration::from_secs(60), ..ClientOptions::default() };
     let endpoint = world.endpoint();
@@ -516,6 +443,7 @@ fn a_move_that_its_target_refuses_waits_and_holds_up_no_other() {
     for word in ["`/d`", "shard 1 cannot take parts", "delete some", "shard move /d --to 0"] {
         assert!(told.contains(word), "`{word}` in {told}");
     }
+    client.put("/d/299", b"x", &replacing()).unwrap();
     assert_eq!(client.stat("/d/299").unwrap().id.shard(), 0, "it is read");
 
     // Taken back, it is as it was.
@@ -613,6 +541,29 @@ fn a_shard_whose_view_has_stopped_leaves_the_others_their_housekeeping() {
     let shown = client.cluster().unwrap().nodes[0].stores[0].replicas;
     assert_eq!(shown, kept.len() as u64, "its node is not to be taken away as empty");
     assert!(!kept.is_empty() && kept.iter().all(|chunk| store.info(*chunk).is_some()), "untouched");
+}
+
+/// What a shard had whose view had stopped was left out of what `status` counts: of chunks that were short of
+/// copies it said that there were none.
+#[test]
+fn status_counts_what_is_short_in_a_shard_whose_view_has_stopped() {
+    let world = World::with_chunks("shard-stopped-short", 1 << 20);
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/here", &NewFile::default()).unwrap();
+    client.make_dir("/stops", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    move_to(&world, &mut work, &mut client, "/stops", 1);
+    for dir in ["/here", "/stops"] {
+        client.put(&format!("{dir}/x"), &pattern(5000, 1), &NewFile::default()).unwrap();
+    }
+    world.node().retire();
+    let node = world.node().id;
+    client.order(&Order::Drain { node, on: true }).unwrap();
+    let short = |world: &World| world.client().cluster().unwrap().recovery.short;
+    work.until(&world, |world| short(world) == 2);
+    stop_view(&world, 1);
+    assert_eq!(short(&world), 2);
 }
 
 /// Names were made again for chunks of the first shard alone; of every other chunk it was said that there was no

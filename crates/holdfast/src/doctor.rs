@@ -148,9 +148,11 @@ fn forecast(left_s: u64) -> String {
 pub fn ask(client: &mut Client, out: &mut Output) -> Result<()> {
     let status = client.status()?;
     let mut findings = status.findings;
-    // What `/health` says; of views that have stopped there are findings already.
+    // What `/health` says; of views that have stopped, or cannot be opened, there are findings already.
     let conditions = client.held()?.conditions.into_iter();
-    findings.extend(conditions.filter(|said| !said.contains(STOPPED_VIEW)));
+    let is_new = |said: &String| !findings.iter().any(|found| said.contains(found));
+    let conditions: Vec<String> = conditions.filter(is_new).collect();
+    findings.extend(conditions.into_iter().filter(|said| !said.contains(STOPPED_VIEW)));
     for store in &status.stores {
         if store.bad_blocks > 0 {
             findings.push(format!("{} bad blocks in `{}`", store.bad_blocks, store.place));

@@ -16,9 +16,9 @@ pub enum Shard {
     Ls,
     /// Add a shard: one more topic, and one more part of the names on every node. There is no way back
     Add,
-    /// Give a directory right below the root to a shard, or back to shard 0, with all that is in it. Nothing
-    /// in it changes until it is there; given to the shard that has it, it stays. What is put into it from
-    /// then on is that shard's
+    /// Give a directory right below the root to a shard, or back to shard 0, with all that is in it. It is
+    /// copied while it changes, and takes no changes for a moment at the end; given to the shard that has it,
+    /// it stays. What is put into it from then on is that shard's
     Move {
         /// /NAME
         dir: String,
@@ -55,7 +55,7 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
             out.line(
                 || {
                     format!(
-                        "`{dir}` goes to shard {to}: it is read meanwhile, and what would change it is told to ask again until it is there: see `holdfast shard ls`"
+                        "`{dir}` goes to shard {to}: it is read and written meanwhile, but for a moment at the end: see `holdfast shard ls`"
                     )
                 },
                 || json!({"dir": dir, "to": to}),

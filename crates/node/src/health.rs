@@ -37,6 +37,7 @@ impl Node {
         let stopped = self.stopped_views().into_iter();
         let mut all: Vec<Condition> = stopped.map(|why| Condition::new("view", why)).collect();
         let views_apply = all.is_empty();
+        all.extend(self.unopened().into_iter().map(|why| Condition::new("view", why)));
         let broken = self.stores.iter().filter(|own| own.store.usage().read_only);
         all.extend(broken.map(|own| {
             let sentence = format!(

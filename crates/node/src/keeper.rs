@@ -5,6 +5,7 @@
 
 mod compact;
 mod copies;
+mod errands;
 mod moves;
 mod rest;
 mod settle;

@@ -157,6 +157,7 @@ impl Leader {
             });
             (short, lost)
         })?;
+        let in_stopped = lost_in_stopped(node);
         let (tasks, nodes, settings) = short?;
         let gone = lost.iter().filter_map(|(chunk, files)| Some((chunk, files.as_ref()?)));
         for (chunk, files) in gone {
@@ -167,7 +168,7 @@ impl Leader {
         }
         let (orders, found) = {
             let mut work = self.work();
-            work.lost = lost.len() as u64;
+            work.lost = lost.len() as u64 + in_stopped;
             let Some(repair) = &mut work.repair else { return Ok(()) };
             repair.round(&Round { now_ns, tasks: &tasks, nodes: &nodes, settings })?
         };
@@ -268,4 +269,18 @@ impl Node {
         };
         self.propose_own(command, durability, Box::new(done));
     }
+}
+
+/// Chunks without a copy of shards whose views have stopped here: nothing is done about them, but they count.
+fn lost_in_stopped(node: &Node) -> u64 {
+    let holds = |store| node.cluster.read(|view, _| view.store_holds(store)).unwrap_or(true);
+    let stopped = node.shards.all().filter(|(_, fold)| fold.status().stopped.is_some());
+    let lost = stopped.map(|(_, fold)| {
+        fold.read_last(|view| {
+            let chunks = view.chunks();
+            let on_disk = |id: &ChunkId| chunks.get(*id).is_some_and(|c| c.tier != Tier::Dram);
+            chunks.lost(holds).iter().filter(|id| on_disk(id)).count() as u64
+        })
+    });
+    lost.sum()
 }

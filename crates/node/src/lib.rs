@@ -344,7 +344,8 @@ impl Node {
 
     /// Whether the names of all shards go on.
     pub fn has_names(&self) -> bool {
-        self.shards.all().all(|(_, fold)| fold.status().stopped.is_none())
+        self.shards.unopened().is_empty()
+            && self.shards.all().all(|(_, fold)| fold.status().stopped.is_none())
     }
 
     /// Whether the map goes on, without which nothing is known of any shard. What is in a shard whose own
@@ -356,6 +357,7 @@ impl Node {
 
     pub fn findings(&self) -> Vec<String> {
         let mut all = self.stopped_views();
+        all.extend(self.unopened());
         all.extend(self.doubts().into_iter().map(|doubt| doubt.sentence));
         all.extend(self.differing());
         let waiting = self.read_all(holdfast_cluster::moves::waiting).unwrap_or_default();

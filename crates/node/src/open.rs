@@ -293,7 +293,7 @@ impl<'a> Joining<'a> {
             save()?;
         }
         self.catch_up(NAMESPACE_TOPIC, self.shards.root())?;
-        self.open_shards(identity.node)?;
+        self.open_shards(identity.node);
         self.cluster.number_as(sender.node, sender.incarnation);
         for (_, fold) in self.shards.all() {
             fold.number_as(sender.node, sender.incarnation);
@@ -312,8 +312,9 @@ impl<'a> Joining<'a> {
     }
 
     /// Opens the folds of all shards that there are, with all that the log has of them. A node that has
-    /// not started yet has no number, or an old one.
-    fn open_shards(&self, own: NodeId) -> Result<()> {
+    /// not started yet has no number, or an old one. Starts without one that cannot be opened: its housekeeping
+    /// tries again, and tells of it.
+    fn open_shards(&self, own: NodeId) {
         self.shards.open_with(|shard| {
             let context = context_of(shard);
             let (machine, tell, known) = (self.machine, self.config.tell, own.0 != 0);
@@ -329,7 +330,7 @@ impl<'a> Joining<'a> {
             }
             self.catch_up(&context.topic, &fold)?;
             Ok(fold)
-        })
+        });
     }
 
     /// Gets a number, unless there is one.
@@ -433,14 +434,18 @@ impl<'a> Joining<'a> {
             })
         };
         let own = of_node();
+        let mut unknown = 0;
         if !places.iter().all(|(_, id)| id.is_some_and(|id| own.contains_key(&id))) {
             self.catch_up(CLUSTER_TOPIC, self.cluster)?;
             self.catch_up(NAMESPACE_TOPIC, self.shards.root())?;
-            self.open_shards(identity.node)?;
+            self.open_shards(identity.node);
+            // Of a shard that cannot be opened it is not known that it has nothing there.
+            unknown = usize::from(!self.shards.is_whole());
         }
         let had = |(store, state)| {
             let on = |view: &Namespace| view.chunks().on(store).count();
-            let chunks = self.shards.all().map(|(_, fold)| fold.read_last(on)).sum();
+            let chunks: usize = self.shards.all().map(|(_, fold)| fold.read_last(on)).sum();
+            let chunks = chunks + unknown;
             Had { store, state, chunks }
         };
         let had = of_node().into_iter().map(had).collect();

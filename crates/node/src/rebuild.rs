@@ -13,10 +13,15 @@ use holdfast_base::{Error, Kind, Result, path};
 use holdfast_chunk::{ChunkInfo, NEEDLE_HINT_BYTES_MAX, NeedleRead, ReplicaState, Store};
 use holdfast_cluster::command::BLOBS;
 use holdfast_cluster::moves::unfinished;
-use holdfast_cluster::{ChunkKind, Command, Location, NodeKind, Outcome, RawExtent, Remainder};
+use holdfast_cluster::{
+    ChunkKind, Command, Location, NodeKind, Outcome, RawExtent, Remainder, SHARDS_MAX,
+};
+use holdfast_env::planted;
 use holdfast_wire::Call;
 use std::collections::BTreeMap;
 
+/// Chunks that one shard may have drawn: each took an entry.
+const DRAWN_MAX: u64 = 1 << 40;
 /// Where everything goes that has no path of its own.
 const RECOVERED: &str = "/recovered";
 /// A longer hint may have been cut, at the next character before its end.
@@ -78,6 +83,13 @@ impl Node {
         // Ids are adopted in their order. Of a chunk that two stores hold, one is enough.
         held.sort_by_key(|(info, store, _)| (info.chunk, info.damaged, *store));
         held.dedup_by_key(|(info, ..)| info.chunk);
+        held.retain(|(info, ..)| match check_id(info.chunk) {
+            Ok(()) => true,
+            Err(e) => {
+                rebuilt.refused.push(format!("chunk `{}`: {e}", info.chunk));
+                planted!("node.one-bad-id-ends-a-rebuild")
+            }
+        });
         // Ids begin with their shard's number.
         let last = held.last().map_or(0, |(info, ..)| info.chunk.shard());
         self.add_homes(last)?;
@@ -103,7 +115,7 @@ impl Node {
         for shard in 1..=last {
             self.propose_to(0, &Command::AddShard { shard })?;
         }
-        self.open_shards()?;
+        self.open_shards();
         for shard in 1..=last {
             let dir = home_of(shard);
             self.make_dir(&dir, Durability::Memory)?;
@@ -344,6 +356,25 @@ impl Node {
         };
         self.propose_and_wait(put, Durability::Memory).map(|_| ())
     }
+}
+
+/// Refuses an id that no shard has drawn: names of it could not be kept, and others' not behind it.
+fn check_id(chunk: ChunkId) -> Result<()> {
+    if chunk.shard() as usize >= SHARDS_MAX {
+        return Err(Error::invalid(format!(
+            "its id names shard {}, and there are {SHARDS_MAX} at most: it is left as it is: look \
+             whose file that is",
+            chunk.shard()
+        )));
+    }
+    if chunk.counter() > DRAWN_MAX {
+        return Err(Error::invalid(format!(
+            "its id is the {}th of its shard, and none has drawn so many: it is left as it is: look \
+             whose file that is",
+            chunk.counter()
+        )));
+    }
+    Ok(())
 }
 
 /// Takes note of every object of a packed chunk; answers whose names they are.

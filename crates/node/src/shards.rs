@@ -16,14 +16,19 @@ use holdfast_log::Mode;
 use holdfast_view::{Context, Fold};
 use holdfast_wire::Call;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// What a node folds of names and chunks. A shard that was opened stays open for as long as the node is.
 pub struct ShardFolds {
     /// Shard 0's, which keeps the root directory, and with it the map of all others.
     root: Arc<Fold<Namespace>>,
-    /// Shard `n` at `n - 1`: set once, when this node has opened it, in their order.
+    /// Shard `n` at `n - 1`: set once, when this node has opened it, each by itself.
     others: Box<[OnceLock<Arc<Fold<Namespace>>>]>,
+    /// How many places of those may be set: none behind was ever. Grows before the place is set.
+    reach: AtomicUsize,
+    /// Those that could not be opened when that was tried last, and why. Changed while `opening` is held.
+    unopened: Mutex<BTreeMap<u16, Error>>,
     /// Held while one is opened: a topic has one fold a node. Nothing else is locked before it.
     opening: Mutex<()>,
 }
@@ -36,7 +41,8 @@ pub(crate) fn context_of(shard: u16) -> Context {
 impl ShardFolds {
     pub(crate) fn new(root: Arc<Fold<Namespace>>) -> ShardFolds {
         let others = (1..SHARDS_MAX).map(|_| OnceLock::new()).collect();
-        ShardFolds { root, others, opening: Mutex::default() }
+        let (reach, unopened, opening) = Default::default();
+        ShardFolds { root, others, reach, unopened, opening }
     }
 
     /// Shard 0's: of the root directory, of sessions' ids, and of what faces pack.
@@ -53,34 +59,58 @@ impl ShardFolds {
         open.ok_or_else(|| self.root.read(|root, _| root.no_shard(shard)).unwrap_or_else(|e| e))
     }
 
-    /// Opens those that the root's view knows of and that are not, in their order, up to the first that
-    /// cannot be.
-    pub(crate) fn open_with(
-        &self,
-        open: impl Fn(u16) -> Result<Arc<Fold<Namespace>>>,
-    ) -> Result<()> {
+    /// Opens those that the root's view knows of and that are not. One that cannot be opened keeps none of
+    /// the others closed: it is told of (`Node::unopened`) and tried again with the next call, which is soon.
+    pub(crate) fn open_with(&self, open: impl Fn(u16) -> Result<Arc<Fold<Namespace>>>) {
         // Also of a view that has stopped: what is in the others does not go with it.
         let count = self.root.read_last(Namespace::shard_count);
-        if self.next() >= count {
-            return Ok(());
+        if self.missing(count).next().is_none() {
+            return;
         }
         let _one = self.opening.held();
-        for shard in self.next()..count {
-            let fold = open(shard)?;
-            let is_first = self.others[shard as usize - 1].set(fold).is_ok();
-            assert!(is_first, "shard {shard} was opened twice");
+        for shard in self.missing(count).collect::<Vec<_>>() {
+            match open(shard) {
+                Ok(fold) => {
+                    self.reach.fetch_max(shard as usize, Ordering::AcqRel);
+                    let is_first = self.others[shard as usize - 1].set(fold).is_ok();
+                    assert!(is_first, "shard {shard} was opened twice");
+                    self.unopened.held().remove(&shard);
+                }
+                Err(e) => {
+                    self.unopened.held().insert(shard, e);
+                    if planted!("node.unopened-shard-keeps-others-closed") {
+                        return;
+                    }
+                }
+            }
         }
-        Ok(())
     }
 
-    /// The first that is not open.
-    fn next(&self) -> u16 {
-        1 + self.others.iter().take_while(|fold| fold.get().is_some()).count() as u16
+    /// Of so many shards, those that are not open.
+    fn missing(&self, count: u16) -> impl Iterator<Item = u16> {
+        (1..count).filter(|shard| self.others[*shard as usize - 1].get().is_none())
+    }
+
+    /// Those that cannot be opened, each with the reason; not those that are only not there yet.
+    pub(crate) fn unopened(&self) -> Vec<(u16, Error)> {
+        let unopened = self.unopened.held();
+        let lasting = unopened.iter().filter(|(_, e)| e.kind != Kind::Retry);
+        lasting.map(|(shard, e)| (*shard, e.clone())).collect()
+    }
+
+    /// Whether all are open that the map knows of.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.missing(self.root.read_last(Namespace::shard_count)).next().is_none()
     }
 
     /// Whether no other is open, so that all there is here is the root's.
     fn is_root_alone(&self) -> bool {
-        self.others.first().is_none_or(|first| first.get().is_none())
+        self.reach.load(Ordering::Acquire) == 0
+    }
+
+    /// The places of those that may be open, in their order.
+    fn reached(&self) -> &[OnceLock<Arc<Fold<Namespace>>>] {
+        &self.others[..self.reach.load(Ordering::Acquire)]
     }
 
     /// The bytes of a command, as this node's map has it.
@@ -93,7 +123,7 @@ impl ShardFolds {
 
     /// Those that are open, each with its number, the root's first.
     pub fn all(&self) -> impl Iterator<Item = (u16, &Arc<Fold<Namespace>>)> {
-        let others = (1u16..).zip(&self.others);
+        let others = (1u16..).zip(self.reached());
         let open = others.filter_map(|(shard, fold)| Some((shard, fold.get()?)));
         std::iter::once((0, &self.root)).chain(open)
     }
@@ -116,10 +146,22 @@ pub(crate) fn not_yet(shard: u16, e: Error) -> Error {
 }
 
 impl Node {
-    /// Opens the folds of shards that were added since this was looked at last. Waits for the log.
-    pub fn open_shards(&self) -> Result<()> {
+    /// Opens the folds of shards that were added since this was looked at last, and of those that could not
+    /// be opened then. Waits for the log.
+    pub fn open_shards(&self) {
         self.shards
-            .open_with(|shard| self.open_view(context_of(shard)).map_err(|e| not_yet(shard, e)))
+            .open_with(|shard| self.open_view(context_of(shard)).map_err(|e| not_yet(shard, e)));
+    }
+
+    /// Which shards cannot be opened here, a sentence each: what is in them is not served by this node.
+    pub fn unopened(&self) -> Vec<String> {
+        let sentence = |(shard, e): (u16, Error)| {
+            format!(
+                "open shard {shard}: {e}: it is tried again by itself; until then its names are not served \
+                 here, and all others are: look at what is wrong, or ask another node"
+            )
+        };
+        self.shards.unopened().into_iter().map(sentence).collect()
     }
 
     /// Refuses a request of a session in a shard that is not the first's, whose topic has the sessions:
@@ -305,7 +347,7 @@ impl Node {
             if shards.is_root_alone() {
                 return read(&AllShards::new(root, &[]));
             }
-            let others: Vec<_> = shards.others.iter().map_while(OnceLock::get).collect();
+            let others: Vec<_> = shards.reached().iter().map(OnceLock::get).collect();
             let mut read = Some(read);
             let mut answer = None;
             held(root, &others, &[], &mut |all| answer = read.take().map(|read| read(all)));
@@ -317,7 +359,7 @@ impl Node {
 /// Holds one fold after the other, always in this order, and then asks.
 fn held(
     root: &Namespace,
-    folds: &[&Arc<Fold<Namespace>>],
+    folds: &[Option<&Arc<Fold<Namespace>>>],
     before: &[Option<&Namespace>],
     ask: &mut dyn FnMut(&AllShards<'_>),
 ) {
@@ -328,7 +370,7 @@ fn held(
         let so_far: Vec<_> = before.iter().copied().chain([view]).collect();
         held(root, rest, &so_far, ask);
     };
-    if first.read(|view, _| on(Some(view))).is_err() {
+    if !first.is_some_and(|fold| fold.read(|view, _| on(Some(view))).is_ok()) {
         on(None);
     }
 }

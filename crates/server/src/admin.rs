@@ -8,9 +8,13 @@ use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::rules::Access;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::{Chunk, ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
+use holdfast_cluster::chunks::ShortChunk;
+use holdfast_cluster::{
+    Chunk, ChunkState, ClusterCommand, ClusterView, NodeState, StoreState, TOKENS_MAX,
+};
 use holdfast_env::clients::Slowed;
 use holdfast_env::net::{Parts, Reply};
+use holdfast_env::planted;
 use holdfast_env::{Asker, Budget, Clients, HoldMutex, Secret};
 use holdfast_node::{Condition, Matter, Node};
 use holdfast_wire::admin::TOKEN_TTL_MAX_S;
@@ -69,9 +73,8 @@ fn order_told(meta: &[u8]) -> Told {
     })
 }
 
-/// Chunks of which copies do not answer, each with how many do.
-fn away_of<'a>(chunks: impl Iterator<Item = (&'a Chunk, usize)>) -> msg::Away {
-    let mut away = msg::Away::default();
+/// Adds chunks of which copies do not answer, each with how many do.
+fn add_away<'a>(away: &mut msg::Away, chunks: impl Iterator<Item = (&'a Chunk, usize)>) {
     for (chunk, live) in chunks {
         let silent = chunk.replicas.len() - live;
         // One that came back, or was drained away, is made again or was never there.
@@ -83,7 +86,6 @@ fn away_of<'a>(chunks: impl Iterator<Item = (&'a Chunk, usize)>) -> msg::Away {
             away.chunks_of_none += u64::from(live == 0);
         }
     }
-    away
 }
 
 /// What is said of the node, and what people order.
@@ -311,11 +313,42 @@ impl Admin {
         answer(reply, self.status_now().map(|status| (status.to_bytes(), Parts::None)));
     }
 
+    /// Chunks that are short of copies, how many are still open with a copy gone, and what does not answer: of all
+    /// shards that this node has, as their views have it last.
+    fn copies_now(&self) -> (Vec<ShortChunk>, u64, msg::Away) {
+        let node = &self.node;
+        let (mut short, mut ending, mut away) = (Vec::new(), 0, msg::Away::default());
+        let is = |of: fn(&ClusterView, StoreId) -> bool, store| {
+            node.cluster.read(|view, _| of(view, store)).unwrap_or(false)
+        };
+        let counts = |store| is(ClusterView::store_counts, store);
+        let serves = |store| is(ClusterView::store_serves, store);
+        for (_, fold) in node.shards.all() {
+            let is_left_out = planted!("server.stopped-shards-are-whole");
+            if is_left_out && fold.status().stopped.is_some() {
+                continue;
+            }
+            fold.read_last(|view| {
+                let chunks = view.chunks();
+                // Still open with a replica gone: sealed in a moment, and short then.
+                let open = chunks.iter().filter(|chunk| chunk.state == ChunkState::Open);
+                ending += open.filter(|c| !c.replicas.iter().all(|s| counts(*s))).count() as u64;
+                // Memory that has gone with its process leaves nothing to copy: a finding tells of it.
+                let in_memory = |id| chunks.get(id).is_some_and(|c| c.tier == Tier::Dram);
+                let of_shard = chunks.short(counts).into_iter();
+                short.extend(of_shard.filter(|short| short.live > 0 || !in_memory(short.chunk)));
+                let unserved = chunks.short(serves).into_iter();
+                let unserved = unserved.filter_map(|s| Some((chunks.get(s.chunk)?, s.live)));
+                add_away(&mut away, unserved);
+            });
+        }
+        (short, ending, away)
+    }
+
     fn cluster_now(&self) -> Result<msg::Cluster> {
         let node = &self.node;
         let fold = node.shards.root().status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
-        let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
         // Also of views that have stopped: a store is not empty because nobody here knows what it holds.
         for (_, fold) in node.shards.all() {
             fold.read_last(|view| {
@@ -324,29 +357,7 @@ impl Admin {
                 }
             });
         }
-        let known = node.read_all(|all| {
-            let chunks = || all.iter().flat_map(|shard| shard.chunks().iter());
-            // Still open with a replica gone: sealed in a moment, and short then.
-            let ending = chunks().filter(|chunk| {
-                chunk.state == ChunkState::Open && !chunk.replicas.iter().all(|s| counts(*s))
-            });
-            let ending = ending.count() as u64;
-            let short_of = |counts: &dyn Fn(StoreId) -> bool| -> Vec<_> {
-                all.iter().flat_map(|shard| shard.chunks().short(counts)).collect()
-            };
-            let mut short = short_of(&counts);
-            // Memory that has gone with its process leaves nothing to copy: a finding tells of it.
-            let known = |id| all.chunk(id).ok().flatten();
-            let in_memory = |id| known(id).is_some_and(|c| c.tier == Tier::Dram);
-            short.retain(|short| short.live > 0 || !in_memory(short.chunk));
-            let served =
-                |store| node.cluster.read(|view, _| view.store_serves(store)).unwrap_or(false);
-            let unserved = short_of(&served).into_iter();
-            let away = away_of(unserved.filter_map(|s| Some((known(s.chunk)?, s.live))));
-            (short, ending, away)
-        });
-        // A view that has stopped knows of none; the findings say so.
-        let (short, ending, away) = known.unwrap_or_default();
+        let (short, ending, away) = self.copies_now();
         node.cluster.read(|view, index| {
             let stores = |of| {
                 let own = view.stores().filter(move |(_, info)| info.node == of);

@@ -38,6 +38,10 @@ fn shards_of(all: &AllShards<'_>) -> Vec<msg::Shard> {
         let frozen = all.iter().flat_map(|source| source.borders().moves().frozen());
         let frozen = frozen.filter(|(_, frozen)| frozen.to == shard);
         coming.extend(frozen.map(|(name, _)| name.to_owned()));
+        let copying = all.iter().flat_map(|source| source.borders().moves().copying());
+        coming.extend(copying.filter(|(_, c)| c.to == shard).map(|(name, _)| name.to_owned()));
+        coming.sort();
+        coming.dedup();
         let moving = view.map(moving).unwrap_or_default();
         let totals = view.map(|view| view.totals()).unwrap_or_default();
         let (files, bytes) = (totals.files, totals.bytes);
@@ -69,36 +73,34 @@ pub fn add_shard(node: &Node, shard: u16, reply: Reply) {
     node.propose_in(0, Call::default(), &add, Durability::Durable, done(reply));
 }
 
-/// An empty directory goes with one entry, one that has content with a freeze, which the shard that keeps it
-/// takes back where it is asked to keep it. Asked once more, it is as good as done.
+/// It is copied while it changes, held still for the last of it, and goes; until it has gone, the shard that
+/// keeps it takes that back where it is asked to keep it. Asked once more, it is as good as done.
 pub fn move_directory(node: &Node, dir: String, to: u16, reply: Reply) {
     let looked = path::check(&dir).and_then(|()| {
         node.read_all(|all| {
             let keeper = all.root().shard_at(&dir);
             let view = all.get(keeper)?;
             let name = dir.trim_matches('/');
-            let is_frozen = view.borders().moves().frozen().any(|(frozen, _)| frozen == name);
-            let has_content = view.lookup(&dir).is_some_and(|info| info.size > 0);
+            let moves = view.borders().moves();
+            let is_moving = moves.frozen().any(|(frozen, _)| frozen == name)
+                || moves.copying().any(|(copying, _)| copying == name);
             if keeper != to
-                && !is_frozen
+                && !is_moving
                 && let Ok(target) = all.get(to)
             {
-                // Once it has left, nobody has it until there is room.
+                // It would wait for as long as there is no room.
                 target.check_gets(&dir)?;
             }
-            Ok((keeper, is_frozen, has_content))
+            Ok((keeper, is_moving))
         })?
     });
-    let (keeper, is_frozen, has_content) = match looked {
+    let (keeper, is_moving) = match looked {
         Ok(looked) => looked,
         Err(e) => return answer(reply, Err(e)),
     };
-    if keeper == to && keeper != 0 && !is_frozen {
+    if keeper == to && keeper != 0 && !is_moving {
         return answer(reply, Ok((Vec::new(), Parts::None)));
     }
-    let begin = match is_frozen || has_content {
-        true => Command::Freeze { dir, to },
-        false => Command::Forward { dir, to },
-    };
+    let begin = Command::Copy { dir, to };
     node.propose_in(keeper, Call::default(), &begin, Durability::Durable, done(reply));
 }

@@ -279,7 +279,8 @@ impl Chunks {
         Ok(Outcome::Done {})
     }
 
-    fn is_not_held_yet(&self, debt: &Debt) -> bool {
+    /// Whether a name that comes, or has left, is not given up here yet: it is held once that is so.
+    pub(crate) fn is_not_held_yet(&self, debt: &Debt) -> bool {
         let Some(chunk) = self.table.get(debt.chunk()) else { return false };
         match *debt {
             Debt::Slot { chunk: id, slot } => {

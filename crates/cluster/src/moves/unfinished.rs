@@ -1,14 +1,20 @@
 //! What is left to do of moves, read from the views of all shards. Whoever leads does it, however often: each
 //! entry knows its turn. Nothing is remembered beside the views, so that the next leader goes on.
 
-use super::{Arriving, Frozen, Left, Stamp};
+use super::copies::REST_MAX;
+use super::{Arriving, CHANGES_MAX, Copying, Frozen, Left, Stamp};
 use crate::borders::{Forwarded, Given};
+use crate::chunks::Debt;
+use crate::names::{Next, Target};
 use crate::{AllShards, Command, Namespace};
 use holdfast_base::ids::{Durability, Index};
 use holdfast_base::{Kind, Result};
+use holdfast_env::planted;
 
 /// Names that one entry forgets.
 const FORGET_MAX: u32 = 4096;
+/// Names for which there is room where a directory goes, beside those that are known, when it is held still.
+const REST_ROOM: u64 = 16;
 
 /// The next entry of something that moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +25,8 @@ pub struct Unfinished {
     /// The shard from whose view it follows: what that shows must be synced before. None of what need not
     /// be synced itself, for it is found again from what is.
     pub behind: Option<u16>,
+    /// A directory takes no changes, or is between two shards, until it is done.
+    pub is_urgent: bool,
 }
 
 /// Which of all that moves an entry is of, with what it does: the same for all parts of a directory.
@@ -31,6 +39,11 @@ impl Unfinished {
             Command::Depart { dir, .. } => ("let go", dir.clone()),
             Command::Arrive { dir, .. } | Command::Own { dir, .. } => ("take", dir.clone()),
             Command::Discard { dir, .. } => ("discard parts of", dir.clone()),
+            Command::Step { dir, .. } => ("take parts of", dir.clone()),
+            Command::Copied { dir, .. } => ("note what is copied of", dir.clone()),
+            Command::Still { dir, still: true, .. } => ("hold still", dir.clone()),
+            Command::Still { dir, .. } => ("let change again", dir.clone()),
+            Command::Go { dir, .. } => ("let go", dir.clone()),
             Command::LetGo { from, .. } => ("let bytes go of", format!("shard {from}")),
             Command::LetGone { home, .. } => ("note what is let go by", format!("shard {home}")),
             _ => ("forget", "names that have left".to_owned()),
@@ -41,6 +54,10 @@ impl Unfinished {
     /// What the shard that it goes to would answer, as it is seen here: what is refused is not to be
     /// written, again and again.
     pub fn check(&self, all: &AllShards<'_>) -> Result<()> {
+        if let Command::Still { dir, still: true, .. } = &self.command {
+            let name = dir.trim_start_matches('/');
+            check_room_there(all, all.get(self.shard)?, name)?;
+        }
         all.get(self.shard)?.check_step(&self.command)
     }
 
@@ -54,34 +71,50 @@ impl Unfinished {
 }
 
 fn after(shard: u16, command: Command, behind: u16) -> Unfinished {
-    Unfinished { shard, command, behind: Some(behind) }
+    Unfinished { shard, command, behind: Some(behind), is_urgent: false }
 }
 
 fn by_and_by(shard: u16, command: Command) -> Unfinished {
-    Unfinished { shard, command, behind: None }
+    Unfinished { shard, command, behind: None, is_urgent: false }
+}
+
+fn urgent(step: Unfinished) -> Unfinished {
+    Unfinished { is_urgent: true, ..step }
 }
 
 /// What waits for a person: a sentence each, with what to do. Every node sees it in its views.
 pub fn waiting(all: &AllShards<'_>) -> Vec<String> {
-    let refused = |step: Unfinished| {
-        let e = step.check(all).err().filter(|e| e.kind != Kind::Retry)?;
-        let (shard, doing, what) = step.errand();
-        let name = what.trim_start_matches('/');
-        let source = all.iter().find(|view| view.borders().moves().frozen.contains_key(name));
-        let or_back = source.map_or(String::new(), |source| {
-            format!(
-                ", or take the move back (`holdfast shard move {what} --to {}`); until then `{what}` \
-                 is read and takes no changes",
-                source.shard()
-            )
-        });
-        Some(format!(
-            "shard {shard} cannot {doing} `{what}`: {}: it goes on by itself once shard {shard} can: \
-             delete there what nobody needs, or move another directory away from it{or_back}",
-            e.message
-        ))
+    unfinished(all).into_iter().filter_map(|step| refused(all, &step)).collect()
+}
+
+fn refused(all: &AllShards<'_>, step: &Unfinished) -> Option<String> {
+    let e = step.check(all).err().filter(|e| e.kind != Kind::Retry)?;
+    let (shard, doing, what) = step.errand();
+    let name = what.trim_start_matches('/');
+    let moves = |source: &Namespace| {
+        let moves = source.borders().moves();
+        let frozen = moves.frozen.contains_key(name);
+        (frozen || moves.copies.copying.contains_key(name)).then_some((source.shard(), frozen))
     };
-    unfinished(all).into_iter().filter_map(refused).collect()
+    let or_back = all.iter().find_map(moves).map_or(String::new(), |(source, frozen)| {
+        let meanwhile = match frozen {
+            true => "is read and takes no changes",
+            false => "is read and written where it is",
+        };
+        format!(
+            ", or take the move back (`holdfast shard move {what} --to {source}`); until then `{what}` \
+             {meanwhile}"
+        )
+    });
+    let once = match (&step.command, e.kind) {
+        // Files are written for it.
+        (Command::Still { .. }, Kind::Invalid) => "it goes on by itself once that is so".to_owned(),
+        _ => format!(
+            "it goes on by itself once shard {shard} can: delete there what nobody needs, or move another \
+             directory away from it"
+        ),
+    };
+    Some(format!("shard {shard} cannot {doing} `{what}`: {}: {once}{or_back}", e.message))
 }
 
 /// The next entry of everything that moves, of each at most one.
@@ -90,11 +123,22 @@ pub fn unfinished(all: &AllShards<'_>) -> Vec<Unfinished> {
     let away = all.root().borders().forwarded();
     left.extend(away.filter_map(|(name, forwarded)| departed(all, name, forwarded)));
     for shard in all.iter() {
-        if shard.names().is_leaving() {
-            left.push(by_and_by(shard.shard(), Command::Forget { budget: FORGET_MAX }));
-        }
         let moves = shard.borders().moves();
-        left.extend(moves.frozen().filter_map(|(name, frozen)| next(all, shard, name, frozen)));
+        if shard.names().is_leaving() {
+            let forget = by_and_by(shard.shard(), Command::Forget { budget: FORGET_MAX });
+            let is_urgent = moves.copies.following.values().any(|following| following.waits);
+            left.push(Unfinished { is_urgent, ..forget });
+        }
+        for (name, frozen) in moves.frozen() {
+            let step = match moves.copies.copying.get(name) {
+                Some(copying) => rest(all, shard, name, copying),
+                None => next(all, shard, name, frozen),
+            };
+            left.extend(step.map(|step| urgent(or_change_again(all, shard, name, frozen, step))));
+        }
+        let moving = moves.copying().filter(|(name, _)| !moves.frozen.contains_key(*name));
+        left.extend(moving.filter_map(|(name, copying)| copy(all, shard, name, copying)));
+        left.extend(moves.copying().filter_map(|(name, copying)| tell(all, shard, name, copying)));
         left.extend(moves.arriving().filter_map(|(name, a)| worthless(all, shard, name, a)));
         left.extend(shard.chunks().owed().filter_map(|(home, paid, debts)| {
             let home = all.get(home).ok()?;
@@ -103,6 +147,12 @@ pub fn unfinished(all: &AllShards<'_>) -> Vec<Unfinished> {
             if heard > paid {
                 return Some(after(from, Command::LetGone { home: to, through: heard }, to));
             }
+            // Behind one whose name is not given up there yet the others wait for that, and nothing is written.
+            let can = |debt: &Debt| {
+                !home.chunks().is_not_held_yet(debt)
+                    || planted!("cluster.let-go-is-written-in-vain")
+            };
+            let debts: Vec<Debt> = debts.into_iter().take_while(can).collect();
             let waits = debts.is_empty() || home.names().is_leaving();
             (!waits).then(|| after(to, Command::LetGo { from, first: paid, debts }, from))
         }));
@@ -130,7 +180,173 @@ fn departed(all: &AllShards<'_>, name: &str, forwarded: Forwarded) -> Option<Unf
         }
         _ => Command::Own { dir, number, attributes },
     };
-    Some(after(shard, command, source.shard()))
+    Some(urgent(after(shard, command, source.shard())))
+}
+
+/// What the target has of a directory that is copied, if that is of this copy; `None` while it has something of
+/// another, which goes first.
+fn target<'a>(
+    all: &AllShards<'a>,
+    source: &Namespace,
+    name: &str,
+    copying: &Copying,
+) -> Option<(&'a Namespace, Stamp, u32, Option<Target<'a>>)> {
+    let target = all.get(copying.to).ok()?;
+    let stamp = source.borders().stamp_of(name, copying.at);
+    let moves = target.borders().moves();
+    if target.borders().keeps(name) {
+        return None;
+    }
+    let Some(arriving) = moves.arriving.get(name) else {
+        return Some((target, stamp, 0, None));
+    };
+    let following = moves.following(name).filter(|_| arriving.stamp == stamp)?;
+    let there = Target { names: target.names(), root: arriving.root, following };
+    Some((target, stamp, arriving.parts, Some(there)))
+}
+
+/// The next step of a directory that is copied, or is still for the rest of it.
+fn step(
+    all: &AllShards<'_>,
+    source: &Namespace,
+    name: &str,
+    copying: &Copying,
+) -> Option<Unfinished> {
+    let (target, stamp, step, there) = target(all, source, name, copying)?;
+    let waits = there.is_none_or(|there| there.following.waits);
+    if waits && target.names().is_leaving() {
+        return None;
+    }
+    let dir = format!("/{name}");
+    let next = |has_room| source.names().next_step(source.chunks(), &dir, copying, there, has_room);
+    let mut found = next(true)?;
+    let is_full = match &found {
+        Next::Step { changes, .. } => target.names().check_step(changes).is_err(),
+        Next::TooDeep {} => false,
+    };
+    // What goes needs no room, and others may wait for it.
+    if is_full && let Some(gone) = next(false) {
+        found = gone;
+    }
+    match found {
+        Next::Step { through, changes, reach } => {
+            let step = Command::Step { dir, stamp, step, through, changes, reach };
+            Some(after(target.shard(), step, source.shard()))
+        }
+        Next::TooDeep {} => {
+            let copied = Command::Copied { dir, copy: copying.at, through: u64::MAX };
+            Some(by_and_by(source.shard(), copied))
+        }
+    }
+}
+
+/// Of a directory that is copied and goes on changing: its next step, or that it is still, once there is little
+/// left.
+fn copy(
+    all: &AllShards<'_>,
+    source: &Namespace,
+    name: &str,
+    copying: &Copying,
+) -> Option<Unfinished> {
+    let (dir, copy) = (format!("/{name}"), copying.at);
+    let still = Command::Still { dir: dir.clone(), copy, still: true };
+    let still = by_and_by(source.shard(), still);
+    if copying.is_spoilt {
+        return Some(still);
+    }
+    let (_, _, _, there) = target(all, source, name, copying)?;
+    let Some(there) = there else { return step(all, source, name, copying) };
+    if there.following.is_broken {
+        let copied = Command::Copied { dir, copy, through: u64::MAX };
+        return Some(by_and_by(source.shard(), copied));
+    }
+    let left = copying.total().checked_sub(there.following.heard)?;
+    match there.following.is_all() && left <= REST_MAX {
+        true => Some(still),
+        false => step(all, source, name, copying),
+    }
+}
+
+/// Of one that is still: the rest, or that it goes.
+fn rest(
+    all: &AllShards<'_>,
+    source: &Namespace,
+    name: &str,
+    copying: &Copying,
+) -> Option<Unfinished> {
+    let (dir, copy) = (format!("/{name}"), copying.at);
+    let again = Command::Still { dir: dir.clone(), copy, still: false };
+    match step(all, source, name, copying) {
+        Some(step) if matches!(step.command, Command::Step { .. }) => return Some(step),
+        // It is copied no more, but goes in parts.
+        Some(_) => return Some(by_and_by(source.shard(), again)),
+        None => {}
+    }
+    let (target, _, steps, there) = target(all, source, name, copying)?;
+    let following = there?.following;
+    let changes = copying.total();
+    if following.heard != changes || !following.is_all() {
+        return None;
+    }
+    let command = match following.is_broken {
+        true => again,
+        false => Command::Go { dir, copy, steps, changes },
+    };
+    Some(after(source.shard(), command, target.shard()))
+}
+
+/// A directory for which there is no room takes changes again instead.
+fn or_change_again(
+    all: &AllShards<'_>,
+    source: &Namespace,
+    name: &str,
+    frozen: Frozen,
+    step: Unfinished,
+) -> Unfinished {
+    let takes = matches!(step.command, Command::Take { .. } | Command::Step { .. });
+    match takes && step.check(all).is_err_and(|e| e.kind == Kind::Full) {
+        false => step,
+        true => {
+            let (dir, copy) = (format!("/{name}"), frozen.at);
+            let again = Command::Still { dir, copy, still: false };
+            by_and_by(source.shard(), again)
+        }
+    }
+}
+
+/// That changes are told, once there are many of them: they are kept no more.
+fn tell(
+    all: &AllShards<'_>,
+    source: &Namespace,
+    name: &str,
+    copying: &Copying,
+) -> Option<Unfinished> {
+    let (target, _, _, there) = target(all, source, name, copying)?;
+    let heard = there?.following.heard;
+    let many = (CHANGES_MAX.size() as u64 / 8).max(1);
+    if heard < copying.told + many || heard > copying.total() {
+        return None;
+    }
+    let copied = Command::Copied { dir: format!("/{name}"), copy: copying.at, through: heard };
+    Some(after(source.shard(), copied, target.shard()))
+}
+
+/// Refuses to hold a directory still for which there may be no room then: it takes changes until there is.
+fn check_room_there(all: &AllShards<'_>, source: &Namespace, name: &str) -> Result<()> {
+    let Some(copying) = source.borders().moves().copies.copying.get(name) else { return Ok(()) };
+    let target = all.get(copying.to)?;
+    let count = match copying.is_spoilt {
+        true => {
+            source.usage(&format!("/{name}")).map_or(0, |u| u.files + u.directories + u.symlinks)
+        }
+        false => {
+            let heard = target.borders().moves().following(name).map_or(0, |f| f.heard);
+            // Some more come until it is still.
+            2 * copying.total().saturating_sub(heard) + REST_ROOM
+        }
+    };
+    let checked = target.names().check_room_for(count);
+    checked.map_err(|e| e.context(format_args!("shard {}", target.shard())))
 }
 
 /// Of a frozen directory: its next part, or that it goes.
@@ -178,7 +394,9 @@ fn worthless(
     };
     let moves = source.borders().moves();
     let undone = moves.undone.get(name).is_some_and(|last| *last >= stamp.freeze);
-    let later = moves.frozen.get(name).is_some_and(|frozen| frozen.at > stamp.freeze);
+    let frozen = moves.frozen.get(name).is_some_and(|frozen| frozen.at > stamp.freeze);
+    let copied = moves.copies.copying.get(name).is_some_and(|c| c.at > stamp.freeze);
+    let later = frozen || copied;
     let discard = Command::Discard { dir: format!("/{name}"), stamp };
     (undone || later).then(|| after(target.shard(), discard, source.shard()))
 }

@@ -58,7 +58,7 @@ codec_enum!(Content: "content" {
     4 => Target { target },
 });
 
-fn wrong(why: &str) -> Error {
+pub(super) fn wrong(why: &str) -> Error {
     Error::invalid(format!("a part of a directory that moves: {why}"))
 }
 
@@ -94,10 +94,20 @@ impl Names {
     }
 
     /// The next node below `root` in order of paths, and its depth.
-    fn following(&self, root: u32, at: u32, depth: usize) -> Option<(u32, usize)> {
+    pub(super) fn following(&self, root: u32, at: u32, depth: usize) -> Option<(u32, usize)> {
         if let Some(child) = self.children(at).and_then(|children| children.first()) {
             return Some((child, depth + 1));
         }
+        self.following_all_of(root, at, depth)
+    }
+
+    /// As [`Names::following`], of what is not below `at` itself.
+    pub(super) fn following_all_of(
+        &self,
+        root: u32,
+        at: u32,
+        depth: usize,
+    ) -> Option<(u32, usize)> {
         let (mut at, mut depth) = (at, depth);
         while at != root {
             let parent = self.nodes[at].parent;
@@ -111,7 +121,7 @@ impl Names {
         None
     }
 
-    fn part_node(&self, chunks: &Chunks, at: u32, depth: u16) -> PartNode {
+    pub(super) fn part_node(&self, chunks: &Chunks, at: u32, depth: u16) -> PartNode {
         let (node, kind) = (&self.nodes[at], self.kind(at));
         let content = if kind == NodeKind::Symlink {
             let target = String::from_utf8_lossy(self.nodes.arena.get(node.slot));
@@ -163,11 +173,7 @@ impl Names {
     ) -> Result<(u32, u32)> {
         let mut chain = self.check_taken(chunks, before, nodes)?;
         if chain.is_empty() {
-            let (kind, class) = (NodeKind::Directory, StorageClass::DEFAULT);
-            let root = self.nodes.make(kind, 0, 0, class);
-            self.nodes[root].flags |= ARRIVING;
-            self.count(root, true);
-            chain.push(root);
+            chain.push(self.make_arriving());
         }
         for node in nodes {
             chain.truncate(node.depth as usize);
@@ -175,6 +181,15 @@ impl Names {
             chain.push(self.take_node(chunks, parent, node));
         }
         Ok((chain[0], chain[chain.len() - 1]))
+    }
+
+    /// A directory that has no name yet.
+    pub(super) fn make_arriving(&mut self) -> u32 {
+        let (kind, class) = (NodeKind::Directory, StorageClass::DEFAULT);
+        let root = self.nodes.make(kind, 0, 0, class);
+        self.nodes[root].flags |= ARRIVING;
+        self.count(root, true);
+        root
     }
 
     /// Refuses what [`Names::take_part`] does not take; answers with the nodes from the directory's own down to
@@ -190,7 +205,7 @@ impl Names {
         Ok(chain)
     }
 
-    fn take_node(&mut self, chunks: &mut Chunks, parent: u32, node: &PartNode) -> u32 {
+    pub(super) fn take_node(&mut self, chunks: &mut Chunks, parent: u32, node: &PartNode) -> u32 {
         let at = self.nodes.make(node.kind, node.mode, node.mtime, node.class);
         self.set_metadata(at, &node.metadata);
         if let Some(crc) = node.crc {
@@ -263,7 +278,7 @@ impl Names {
         Ok(())
     }
 
-    fn check_content(
+    pub(super) fn check_content(
         &self,
         chunks: &Chunks,
         node: &PartNode,
@@ -393,7 +408,7 @@ impl Names {
     }
 
     /// A node lets go of its bytes for whoever has it now.
-    fn yield_bytes(&mut self, chunks: &mut Chunks, at: u32) {
+    pub(super) fn yield_bytes(&mut self, chunks: &mut Chunks, at: u32) {
         if let Some(list) = self.extents.remove(&at) {
             for extent in &list.extents {
                 self.moved.remove(&extent.chunk);

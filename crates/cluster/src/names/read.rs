@@ -127,6 +127,19 @@ impl Names {
         Some(at)
     }
 
+    /// How many components of a path lead to something that exists.
+    pub(crate) fn depth_of_existing(&self, path: &str) -> usize {
+        let mut at = ROOT;
+        let exists = |name: &&str| match self.child(at, name.as_bytes()) {
+            Some(child) => {
+                at = child;
+                true
+            }
+            None => false,
+        };
+        path::components(path).take_while(exists).count()
+    }
+
     /// The deepest directory on the way to a path.
     pub(super) fn deepest(&self, path: &str) -> u32 {
         let mut at = ROOT;

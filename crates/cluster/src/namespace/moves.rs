@@ -25,7 +25,9 @@ impl Namespace {
         part: u32,
         nodes: &[PartNode],
     ) -> Result<Outcome> {
-        let Some(before) = self.turn_of(dir, stamp, part)? else { return Ok(Outcome::Done {}) };
+        let Some(before) = self.turn_of(dir, stamp, (part, false))? else {
+            return Ok(Outcome::Done {});
+        };
         let (root, last) = self.names.take_part(&mut self.chunks, before, nodes)?;
         let arriving = Arriving { stamp, parts: part + 1, root, last };
         self.borders.moves_mut().arriving.insert(top(dir).to_owned(), arriving);
@@ -33,13 +35,18 @@ impl Namespace {
     }
 
     /// What came before a part whose turn it is; `None` for one that is late.
-    fn turn_of(&self, dir: &str, stamp: Stamp, part: u32) -> Result<Option<Option<Arriving>>> {
+    pub(super) fn turn_of(
+        &self,
+        dir: &str,
+        stamp: Stamp,
+        turn: (u32, bool),
+    ) -> Result<Option<Option<Arriving>>> {
         check_dir(dir)?;
         let name = top(dir);
         if !self.borders.check_own(name, stamp.number)? {
             return Ok(None);
         }
-        match self.borders.moves().turn(name, stamp, part)? {
+        match self.borders.moves().turn(name, stamp, turn)? {
             Turn::Late => Ok(None),
             // Else it might have names of bytes that an earlier freeze's parts still have.
             Turn::First if self.names.is_leaving() => {
@@ -54,10 +61,20 @@ impl Namespace {
     /// written, for one that is refused is in the log all the same.
     pub(crate) fn check_step(&self, command: &Command) -> Result<()> {
         match command {
-            Command::Take { dir, stamp, part, nodes } => match self.turn_of(dir, *stamp, *part)? {
-                Some(before) => self.names.check_taken(&self.chunks, before, nodes).map(drop),
-                None => Ok(()),
-            },
+            Command::Take { dir, stamp, part, nodes } => {
+                match self.turn_of(dir, *stamp, (*part, false))? {
+                    Some(before) => self.names.check_taken(&self.chunks, before, nodes).map(drop),
+                    None => Ok(()),
+                }
+            }
+            Command::Step { dir, stamp, step, changes, .. } => {
+                match self.step_turn(dir, *stamp, *step)? {
+                    Some(_) => self.names.check_step(changes),
+                    None => Ok(()),
+                }
+            }
+            Command::Still { dir, still: true, .. } => self.names.still_dir(dir).map(drop),
+            Command::Go { .. } => self.names.check_room(),
             Command::Depart { .. } => self.names.check_room(),
             Command::Arrive { dir, stamp, parts, .. } => {
                 match self.borders.check_own(top(dir), stamp.number)? {
@@ -108,6 +125,7 @@ impl Namespace {
             Some(arriving) => {
                 self.names.arrive(&mut self.chunks, dir, arriving.root, attributes)?;
                 self.borders.moves_mut().arriving.remove(name);
+                self.borders.moves_mut().copies.following.remove(name);
             }
             None if *parts == 0 => {
                 self.drop_arriving(name);
@@ -130,6 +148,7 @@ impl Namespace {
 
     /// What was taken aside goes as what has left does: its bytes are its shard's, or held again.
     pub(super) fn drop_arriving(&mut self, name: &str) {
+        self.borders.moves_mut().copies.following.remove(name);
         if let Some(arriving) = self.borders.moves_mut().arriving.remove(name) {
             self.names.leave(arriving.root);
         }

@@ -6,14 +6,16 @@
 use super::Namespace;
 use crate::borders::Borders;
 use crate::chunks::Chunks;
-use crate::moves::Moves;
+use crate::moves::{Copies, Moves};
 use crate::names::Names;
 use holdfast_base::stream::{Source, Writer, collect, read_all};
 use holdfast_base::{Error, Result};
 use std::ops::RangeInclusive;
 
 const MAGIC: [u8; 4] = *b"HFNV";
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
+/// Written as long as no directory is being copied.
+const VERSION_WITHOUT_COPIES: u8 = 5;
 /// Written as long as no directory moved with its content.
 const VERSION_WITHOUT_MOVES: u8 = 4;
 /// Written as long as no shard was added, and none was given a directory: as it was before there were any.
@@ -70,8 +72,10 @@ impl Namespace {
         let plain = self.borders.is_plain();
         let moves = self.borders.moves();
         let moved = !moves.is_none() || self.names.is_leaving() || self.chunks.is_any_elsewhere();
+        let copied = !moves.copies.is_none();
         out.put(match (plain, moved) {
-            (_, true) => &VERSION,
+            (_, true) if copied => &VERSION,
+            (_, true) => &VERSION_WITHOUT_COPIES,
             (false, false) => &VERSION_WITHOUT_MOVES,
             (true, false) => &VERSION_WITHOUT_BORDERS,
         });
@@ -86,6 +90,9 @@ impl Namespace {
             moves.write(out);
             self.names.write_leaving(out);
             self.chunks.write_elsewhere(out);
+        }
+        if copied {
+            moves.copies.write(out);
         }
         let crc = out.crc();
         out.put(&crc);
@@ -118,10 +125,15 @@ impl Namespace {
             "borders that say nothing are not written".to_owned()
         })?;
         let mut leaving = Vec::new();
-        if version == VERSION {
+        if version >= VERSION_WITHOUT_COPIES {
             *borders.moves_mut() = Moves::read(source)?;
             leaving = source.get()?;
             chunks.read_elsewhere(source)?;
+            if version == VERSION {
+                borders.moves_mut().copies = Copies::read(source)?;
+                ensure(!borders.moves().copies.is_none(), || "no copy is told of".to_owned())?;
+                borders.check_copies()?;
+            }
             let moves = !borders.moves().is_none() || !leaving.is_empty();
             ensure(moves || chunks.is_any_elsewhere(), || "no move is told of".to_owned())?;
         }

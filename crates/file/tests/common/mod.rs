@@ -2,6 +2,9 @@
 //! that loses answers.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod held;
+pub mod work;
+
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Result, checksum::crc32c};
 use holdfast_client::{Client, ClientOptions, Connection, Endpoint, NewFile};
@@ -47,6 +50,19 @@ impl World {
         let mut world = World { data, node, server: None, guarded: None, chunk_bytes };
         world.serve();
         world
+    }
+
+    /// A topic of its log can be held.
+    pub fn with_held_log(name: &str) -> (World, held::Hold) {
+        let mut world = World::new(name);
+        let hold = held::Hold::default();
+        world.end();
+        let machine = Machine { peers: Arc::new(held::NoTime), ..machine() };
+        let config =
+            NodeConfig { worker_threads: 2, engine: hold.engine(), ..NodeConfig::new(&world.data) };
+        world.node = Some(Node::open(machine, &config, None).unwrap());
+        world.serve();
+        (world, hold)
     }
 
     pub fn node(&self) -> &Arc<Node> {
@@ -142,17 +158,20 @@ impl Drop for World {
     }
 }
 
-fn open(data: &Path, chunk_bytes: u64) -> Arc<Node> {
-    let machine = Machine {
+fn machine() -> Machine {
+    Machine {
         disk: Arc::new(RealDisk),
         engine: Arc::new(holdfast_env::RealEngine),
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
         peers: Arc::new(holdfast_env::net::NoPeers),
         meter: Arc::default(),
-    };
+    }
+}
+
+fn open(data: &Path, chunk_bytes: u64) -> Arc<Node> {
     let config = NodeConfig { worker_threads: 2, chunk_bytes, ..NodeConfig::new(data) };
-    Node::open(machine, &config, None).unwrap()
+    Node::open(machine(), &config, None).unwrap()
 }
 
 /// Bytes that differ from place to place, and from seed to seed.

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Dev, nodes_and_disks_are_lost};
 use crate::common::{Node, Scratch, binary, bytes, finish, free_port};
+use crate::shards::{is_home, is_quiet, keeps, until_one};
 use holdfast_brokers::Brokers;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -191,4 +192,57 @@ fn a_log_moves_to_brokers_and_every_entry_keeps_its_index() {
     assert!(node.run(&["fs", "ls", "/"]).ok().contains("after"));
     node.stop();
     other.stop();
+}
+
+/// The log is taken to brokers while a directory is on its way from shard to shard, wherever that is: a node that
+/// runs keeps its log, and behind the move of the log the directory's goes on, from the same entries of each topic.
+#[test]
+fn a_log_moves_to_brokers_in_the_middle_of_a_move_between_shards() {
+    let Some(brokers) = Brokers::start(1, &[]) else { return };
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let node = Node::start(&data);
+    for dir in ["/d", "/stays"] {
+        node.run(&["fs", "mkdir", dir]).ok();
+    }
+    node.run(&["shard", "add"]).ok();
+    until_one(&node, "there are two", |s| s.len() == 2 && s.iter().all(|s| s.index.0 > 0));
+    let mut client = node.client();
+    let content = |number: u64| bytes(number, 100 + number as usize);
+    for number in 0..1500 {
+        client.put(&format!("/d/{number}"), &content(number), &Default::default()).unwrap();
+    }
+    client.put("/stays/x", b"x", &Default::default()).unwrap();
+    drop(client);
+    let to = url(&brokers, "shards");
+    let moves = || {
+        let mut command = binary();
+        command.args(["log", "move", "--to", &to, "--data"]).arg(&data);
+        command
+    };
+    node.run(&["shard", "move", "/d", "--to", "1"]).ok();
+    finish(&mut moves(), b"").refused(&["another process uses it", "stop that one"]);
+    node.kill();
+    let said = finish(&mut moves(), b"").ok();
+    assert!(said.contains("namespace/1  "), "each shard's topic goes: {said}");
+
+    let start = || {
+        let mut command = binary();
+        command.args(["--json", "node", "run", "--data"]).arg(&data).args(["--log", &to]);
+        Node::start_by(command.arg("--secret").arg(data.join("secret")), &data)
+    };
+    let node = start();
+    until_one(&node, "it has moved", |s| is_quiet(s) && s.len() == 2 && keeps(s, 1, "d"));
+    node.run(&["shard", "move", "/d", "--to", "0"]).ok();
+    node.kill();
+    let node = start();
+    until_one(&node, "it is back", |s| is_quiet(s) && s.len() == 2 && is_home(s, "d"));
+    let mut client = node.client();
+    for number in 0..1500 {
+        assert!(client.get(&format!("/d/{number}")).unwrap() == content(number), "{number}");
+    }
+    assert_eq!(client.usage("/").unwrap().files, 1501);
+    client.put("/d/new", b"new", &Default::default()).unwrap();
+    drop(client);
+    node.stop();
 }

@@ -528,7 +528,7 @@ impl World {
             let torn = finding.contains("were acknowledged") && *cell != self.unlucky + 1;
             let lost = finding.contains("no copy left") || torn;
             // Nothing that happens here is a reason not to open a shard that was added.
-            if lost || finding.starts_with("open shards: ") {
+            if lost || finding.starts_with("open shard ") {
                 self.shared.violate(format!("n{cell} found: {finding}"));
             }
         }
