@@ -18,10 +18,9 @@ use event::Event;
 use futures_core::Stream;
 use holdfast_base::{Error, Result};
 use holdfast_env::runtime::within;
-use mysql_async::binlog::BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32 as CRC32;
 use mysql_async::prelude::Queryable;
 use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Value};
-use rows::{Beginning, Rows};
+use rows::Rows;
 use server::failed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -241,13 +240,12 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
         conn.get_binlog_stream(BinlogStreamRequest::new(server_id).with_pos(4)).await
     };
     let stream = ask.await.map_err(|e| failed(&doing, &e))?;
-    Ok(Log { stream, beginning: Beginning::default(), rows: Rows::default(), begun: 0, bytes: 0 })
+    Ok(Log { stream, rows: Rows::default(), begun: 0, bytes: 0 })
 }
 
 /// A row log that is read.
 pub struct Log {
     stream: BinlogStream,
-    beginning: Beginning,
     rows: Rows,
     /// Where the last transaction began in its file.
     begun: u64,
@@ -277,14 +275,6 @@ impl Log {
                 end: header.log_pos().into(),
                 data: read.data(),
             };
-            let has_sums = matches!(read.footer().get_checksum_alg(), Ok(Some(CRC32)));
-            if let Some(name) = self.beginning.take(&event, has_sums) {
-                let rotate = Event { kind: event::kind::ROTATE, data: &name, ..event };
-                self.rows.take(&rotate, map)?;
-            }
-            if self.beginning.keeps(event.kind) {
-                continue;
-            }
             let change = self.rows.take(&event, map)?;
             if let Some((change, _)) = &change {
                 // By places: remarks lie between, and are not sent.

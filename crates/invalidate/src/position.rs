@@ -202,15 +202,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// Names are numbered (`bin.000009`), and the number grows out of its six digits.
-    pub fn number(file: &str) -> Option<u64> {
-        let (_, digits) = file.rsplit_once('.')?;
-        let is_one = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse().ok().filter(|_| is_one)
+    /// Whether it is one of the log's files. Their names are numbered (`bin.000009`), and the number grows out of its
+    /// six digits. One without a number would be taken for the first of all.
+    pub fn is_name(file: &[u8]) -> bool {
+        let digits = file.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        digits >= 6 && file[..file.len() - digits].ends_with(b".")
     }
 
     pub fn covers(&self, other: &Place) -> bool {
-        let order = |place: &Place| (Place::number(&place.file).unwrap_or(0), place.offset);
+        let order = |place: &Place| {
+            let number = place.file.rsplit_once('.').and_then(|(_, digits)| digits.parse().ok());
+            (number.unwrap_or(0u64), place.offset)
+        };
         order(self) >= order(other)
     }
 }

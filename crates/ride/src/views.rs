@@ -2,6 +2,7 @@
 //! takes changes of it, and the views that somebody has asked this node to run. Opens and ends them;
 //! which there are is written down, so that a start brings them back. Answers nobody.
 
+mod names;
 mod open;
 mod rounds;
 mod sweeper;
@@ -10,8 +11,6 @@ mod watched;
 use crate::boot::{Boot, remove_left};
 use crate::image::Image;
 use crate::rides::{Rides, Whole};
-use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, replace_file};
@@ -20,12 +19,12 @@ use holdfast_env::trial::Knob;
 use holdfast_env::{Budget, HoldMutex, planted};
 use holdfast_log::Done;
 use holdfast_node::{Beaten, Beats, IdleSessions, Node};
-use holdfast_view::items::{
-    Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX, log_topic,
-};
+use holdfast_view::items::{Catalog, CatalogView, DiskView, IndexView, MemoryView, log_topic};
 use holdfast_view::{Context, Fold, FoldStatus, InRows};
 use holdfast_wire::slab::{FIELD_BYTES_MAX, PARTITIONS_MAX, Range};
 use holdfast_wire::view::{self as msg, ViewKind, ViewName, ViewStatus};
+pub use names::describe;
+use names::{file_name, fold_name, read_name, written_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -257,42 +256,6 @@ impl RunView {
                 Ok(())
             }
         }
-    }
-}
-
-/// As people say it.
-pub fn describe(name: &ViewName) -> String {
-    let ViewName { topic, kind, part, of } = name;
-    let kind = match kind {
-        ViewKind::Disk {} => "disk".to_owned(),
-        ViewKind::Memory {} => "memory".to_owned(),
-        ViewKind::Index { collection, field } => format!("index of {collection}.{field}"),
-    };
-    format!("{topic} {kind} {part}/{of}")
-}
-
-/// As files are called: short, and another one for each view.
-fn file_name(name: &ViewName) -> String {
-    let readable: String = describe(name)
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' })
-        .take(NAME_BYTES_MAX + 50)
-        .collect();
-    format!("{readable}-{:08x}", crc32c(&name.to_bytes()))
-}
-
-/// What a view's fold is called, after which its snapshots are. As people say it where that is short and no
-/// other view's: an index of field `b.c` in `a` and one of `c` in `a.b` are called the same, as are files
-/// named after the fields `a/b` and `a b`.
-fn fold_name(name: &ViewName) -> String {
-    let is_plain = |word: &str| word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    match &name.kind {
-        ViewKind::Index { collection, field }
-            if !is_plain(collection) || !is_plain(field) || field.len() > NAME_BYTES_MAX =>
-        {
-            file_name(name)
-        }
-        _ => describe(name),
     }
 }
 
@@ -733,17 +696,4 @@ fn check_kind(catalog: &Catalog, kind: &ViewKind) -> Result<()> {
             collection.escape_debug()
         ))),
     }
-}
-
-fn written_name(name: &ViewName) -> Vec<u8> {
-    let mut bytes = name.to_bytes();
-    let crc = crc32c(&bytes);
-    crc.encode(&mut bytes);
-    bytes
-}
-
-fn read_name(bytes: &[u8]) -> Option<ViewName> {
-    let (name, crc) = bytes.split_last_chunk::<4>()?;
-    let name = (crc32c(name).to_le_bytes() == *crc).then(|| ViewName::from_bytes(name))?;
-    name.ok()
 }

@@ -100,11 +100,11 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The name of the file in which the log goes on.
-pub fn rotate(data: &[u8]) -> Result<String> {
+/// The name of the file in which the log goes on, and what the event may have behind it.
+pub fn rotate(data: &[u8]) -> Result<&[u8]> {
     let mut bytes = Bytes(data);
     bytes.take(8)?;
-    Ok(String::from_utf8_lossy(bytes.0).into_owned())
+    Ok(bytes.0)
 }
 
 /// A transaction's beginning: number, domain, and whether it is one event without an end of its own.

@@ -201,51 +201,21 @@ impl Open {
     }
 }
 
-/// The file in which the log goes on. What stands in no order with others would be taken for the first of them, and all
-/// in it for visible.
-fn file_of(data: &[u8]) -> Result<String> {
-    let name = event::rotate(data)?;
-    if Place::number(&name).is_none() {
-        let name = name.escape_debug();
-        return Err(Error::corrupt(format!("read the row log: its file `{name}` has no number")));
-    }
-    Ok(name)
-}
-
-/// The log's first word names its file, and comes before it is known whether sums end events: it waits until that is.
-/// Its own sum was taken for a part of the name.
-#[derive(Default)]
-pub struct Beginning {
-    /// Nothing once the format is known.
-    knows_format: bool,
-    first: Option<Vec<u8>>,
-}
-
-/// Of a sum.
+/// Of a sum that ends an event.
 const SUM_BYTES: usize = 4;
 
-impl Beginning {
-    /// Takes an event as the driver gives it. `has_sums`: whether events end with sums, if it is a format. The file's name,
-    /// where that is clear now; it lies before the event.
-    pub fn take(&mut self, event: &Event<'_>, has_sums: bool) -> Option<Vec<u8>> {
-        if event.kind == kind::FORMAT {
-            self.knows_format = true;
-            let mut name = self.first.take()?;
-            if has_sums && !planted!("invalidate.sum-in-name") {
-                name.truncate(name.len().saturating_sub(SUM_BYTES));
-            }
-            return Some(name);
-        }
-        if event.kind == kind::ROTATE && !self.knows_format {
-            self.first = Some(event.data.to_vec());
-        }
-        None
-    }
-
-    /// Whether what it took is to be left to it.
-    pub fn keeps(&self, kind: u8) -> bool {
-        kind == kind::ROTATE && !self.knows_format
-    }
+/// The file in which the log goes on. Its name may have a sum behind it: the first one comes before anything says
+/// whether there are sums, and a setting may have changed since the file began. It was taken for a part of the name.
+fn file_of(data: &[u8]) -> Result<String> {
+    let name = event::rotate(data)?;
+    let bare = &name[..name.len().saturating_sub(SUM_BYTES)];
+    let names = if planted!("invalidate.sum-in-name") { [name, name] } else { [bare, name] };
+    // Numbers have six digits or more, of which a sum's length leaves fewer.
+    let name = names.into_iter().find(|name| Place::is_name(name)).ok_or_else(|| {
+        let name = name.escape_ascii();
+        Error::corrupt(format!("read the row log: the name of its file, `{name}`, has no number"))
+    })?;
+    Ok(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Reads MariaDB's beginning of a transaction.

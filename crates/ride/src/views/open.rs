@@ -10,7 +10,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::read_file;
 use holdfast_env::rows::Rows;
-use holdfast_env::{HoldMutex, event, sometimes};
+use holdfast_env::{HoldMutex, event};
 use holdfast_node::Node;
 use holdfast_view::items::{Indexed, log_topic};
 use holdfast_view::{Arrival, Context, Marked, OWN_ROWS, position};
@@ -228,7 +228,6 @@ impl Views {
         }
         self.set_aside(name, place, &why)?;
         self.kept().damaged.remove(place);
-        sometimes!("rows that were damaged while their view ran were set aside");
         Ok(())
     }
 

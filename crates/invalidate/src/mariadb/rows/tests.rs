@@ -168,23 +168,22 @@ fn events_that_are_cut_unknown_or_without_end_leave_no_change_out() {
 /// file was `bin.000001` and four odd bytes, which had no number, and each change in it was taken for visible as soon
 /// as it was read.
 #[test]
-fn the_first_file_s_name_has_no_sum_behind_it() {
-    let format = Event { kind: kind::FORMAT, changed_s: 0, server: 1, end: 0, data: b"" };
-    let named = [&[4, 0, 0, 0, 0, 0, 0, 0][..], b"bin.000001"].concat();
-    let summed = [&named[..], &[115, 143, 130, 165]].concat();
-    for (data, has_sums) in [(&named, false), (&summed, true)] {
-        let mut beginning = Beginning::default();
-        let rotate = Event { kind: kind::ROTATE, data, ..format };
-        assert_eq!(beginning.take(&rotate, false), None);
-        assert!(beginning.keeps(kind::ROTATE) && !beginning.keeps(kind::FORMAT));
-        assert_eq!(beginning.take(&format, has_sums).as_ref(), Some(&named));
-        // Later ones are without, and tell it themselves.
-        assert_eq!((beginning.take(&rotate, false), beginning.keeps(kind::ROTATE)), (None, false));
-        assert_eq!(beginning.take(&format, has_sums), None);
+fn a_file_s_name_has_no_sum_behind_it() {
+    let map = map(&["items item:{id}"]);
+    let rotate = |name: &[u8]| {
+        let data = [&[4, 0, 0, 0, 0, 0, 0, 0][..], name].concat();
+        let event = Event { kind: kind::ROTATE, changed_s: 0, server: 1, end: 0, data: &data };
+        let mut rows = Rows::default();
+        rows.take(&event, &map).map(|_| rows.file)
+    };
+    for name in ["bin.000001", "a.b.999999", "bin.1000000", "bin.123456789"] {
+        assert_eq!(rotate(name.as_bytes()).as_deref(), Ok(name));
+        for sum in [[115, 143, 130, 165], *b"....", *b"1234", [0; 4]] {
+            assert_eq!(rotate(&[name.as_bytes(), &sum].concat()).as_deref(), Ok(name), "{sum:?}");
+        }
     }
-    let (mut rows, map) = (Rows::default(), map(&["items item:{id}"]));
-    let rotate = Event { kind: kind::ROTATE, data: &summed, ..format };
-    assert_eq!(rows.take(&rotate, &map).unwrap_err().kind, Kind::Corrupt, "it has no number");
-    assert!(rows.take(&Event { data: &named, ..rotate }, &map).unwrap().is_none());
-    assert_eq!(rows.file, "bin.000001");
+    for name in ["", "bin", "bin.", "bin.00001", "bin000001", "bin.00000x"] {
+        let wrong = rotate(name.as_bytes()).unwrap_err();
+        assert!(wrong.kind == Kind::Corrupt && wrong.message.contains("number"), "{wrong}");
+    }
 }
