@@ -157,7 +157,7 @@ impl ViewClient<'_> {
         let session = match self.session {
             Some(session) => session,
             None => {
-                let session = self.client.ask(wire::OP_VIEW_SESSION, &self.topic.clone())?;
+                let session = self.open_session()?;
                 self.sequence = 0;
                 *self.session.insert(session)
             }
@@ -167,6 +167,12 @@ impl ViewClient<'_> {
         let lowest = self.unanswered.first().copied().unwrap_or(self.sequence);
         let (sequence, acknowledged_below) = (Sequence(self.sequence), Sequence(lowest));
         Ok(Call { session, sequence, acknowledged_below })
+    }
+
+    /// As patient as with changes: of two sessions that come of it, one ends unused.
+    fn open_session(&mut self) -> Result<SessionId> {
+        let topic = self.topic.clone();
+        self.ask_again(wire::OP_VIEW_SESSION, &topic, true, Index(0))
     }
 
     /// Changes keys, and says at which index: readers at it or behind it see the change. A change

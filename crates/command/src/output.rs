@@ -28,7 +28,7 @@ fn noted<T>(written: io::Result<T>) -> io::Result<T> {
     if written.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
         READER_GONE.store(true, Ordering::Relaxed);
     }
-    written
+    written.map_err(|e| io::Error::new(e.kind(), format!("print to standard output: {e}")))
 }
 
 impl Write for Stdout {

@@ -16,7 +16,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Parts, PeerReply, Reply};
 use holdfast_env::{planted, sometimes};
 use holdfast_log::{Done, Mode};
-use holdfast_node::{Held, Matter};
+use holdfast_node::{Held, Matter, Node};
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer, ask_host};
 use holdfast_view::items::{Catalog, Command, Reader, Sought, log_topic};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
@@ -183,18 +183,22 @@ impl ViewFace {
 
     fn open_session(self: Arc<Self>, request: Request<'_>) {
         let Some((topic, reply)) = request.decode::<String>("open a session") else { return };
-        self.with_topic(topic, reply, |_, fold, reply| {
-            let opened = move |session: Result<SessionId>| answer(reply, coded(session));
+        self.with_topic(topic, reply, |face, fold, reply| {
+            let node = face.views.node.clone();
+            let opened = move |session: Result<SessionId>| {
+                answer(reply, coded(session.map_err(|e| at_host(&node, e))));
+            };
             // Synced: a session that a power cut takes back would share its id with a later one.
             fold.open_session(Mode::Synced, Box::new(opened));
         });
     }
 
-    fn propose(fold: &crate::views::Topic, call: Call, command: Vec<u8>, reply: Reply) {
+    fn propose(&self, fold: &crate::views::Topic, call: Call, command: Vec<u8>, reply: Reply) {
+        let node = self.views.node.clone();
         let applied = move |applied: Result<(Index, Vec<u8>)>| {
             // The result names the entry that was the first with this number.
             let changed = applied.and_then(|(_, first)| Ok(msg::Changed::from_bytes(&first)?));
-            answer(reply, coded(changed));
+            answer(reply, coded(changed.map_err(|e| at_host(&node, e))));
         };
         fold.propose(Proposal::of(call, command, Mode::Synced), Box::new(applied));
     }
@@ -210,7 +214,7 @@ impl ViewFace {
         node.workers.clone().run(move || match self.views.make_topic(&make.topic) {
             Ok(fold) => {
                 let command = Command::collection(&make.collection);
-                ViewFace::propose(&fold, Call::default(), command, reply);
+                self.propose(&fold, Call::default(), command, reply);
             }
             Err(e) => answer(reply, Err(e)),
         });
@@ -220,7 +224,7 @@ impl ViewFace {
         let asked = request.decode_with_body::<msg::Change>("change items");
         let Some((msg::Change { topic, call }, body, reply)) = asked else { return };
         let body = body.into_vec();
-        self.with_topic(topic, reply, move |_, fold, reply| {
+        self.with_topic(topic, reply, move |face, fold, reply| {
             let command = Command::of_changes(&body);
             if command.len() + ENVELOPE_BYTES > ENTRY_BYTES_MAX {
                 return answer(reply, Err(too_long(command.len())));
@@ -229,7 +233,7 @@ impl ViewFace {
             if let Err(e) = checked.and_then(|checked| checked) {
                 return answer(reply, Err(e));
             }
-            ViewFace::propose(&fold, call, command, reply);
+            face.propose(&fold, call, command, reply);
         });
     }
 
@@ -296,8 +300,8 @@ impl ViewFace {
     fn mark(self: Arc<Self>, request: Request<'_>) {
         let asked = request.decode::<msg::Mark>("ask for images");
         let Some((msg::Mark { topic, call }, reply)) = asked else { return };
-        self.with_topic(topic, reply, move |_, fold, reply| {
-            ViewFace::propose(&fold, call, Command::mark(), reply);
+        self.with_topic(topic, reply, move |face, fold, reply| {
+            face.propose(&fold, call, Command::mark(), reply);
         });
     }
 
@@ -506,6 +510,14 @@ fn too_long(bytes: usize) -> Error {
         "change items: the changes have {bytes} bytes, and one entry takes {}: send fewer at a time",
         ENTRY_BYTES_MAX - ENVELOPE_BYTES
     ))
+}
+
+/// What is not written for now, as the log does not answer, is told with whose that is.
+fn at_host(node: &Node, e: Error) -> Error {
+    match e.kind == Kind::Retry && !node.answers_for_log() {
+        true => e.context("write to the log, at the node that keeps it"),
+        false => e,
+    }
 }
 
 fn no_view(topic: &str) -> Error {

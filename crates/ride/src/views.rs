@@ -435,8 +435,8 @@ impl Views {
         let boot = Boot::new(self, name, place.to_owned());
         {
             let mut kept = self.kept();
-            let failed = kept.failed.remove(place).is_some();
-            if !kept.coming.remove(place).is_some() && !failed {
+            let was_failed = kept.failed.remove(place).is_some();
+            if kept.coming.remove(place).is_none() && !was_failed {
                 // It was stopped meanwhile.
                 return;
             }
