@@ -208,8 +208,7 @@ impl ViewFace {
         let Some((make, reply)) = request.decode::<msg::Make>("make a collection") else { return };
         let node = self.views.node.clone();
         if !node.answers_for_log() {
-            // Who keeps the log makes topics.
-            return self.ask_host(wire::OP_VIEW_MAKE, meta, MAKE_MS, reply);
+            return self.make_at_host(make.topic, meta, reply);
         }
         node.workers.clone().run(move || match self.views.make_topic(&make.topic) {
             Ok(fold) => {
@@ -218,6 +217,30 @@ impl ViewFace {
             }
             Err(e) => answer(reply, Err(e)),
         });
+    }
+
+    /// Who keeps the log makes topics. It is answered when it is known here, too: who made a collection and put
+    /// something into it, both through this node, was told that there is none.
+    fn make_at_host(self: Arc<Self>, topic: String, meta: Vec<u8>, reply: Reply) {
+        let face = self.clone();
+        let answered = move |answered: Result<PeerReply>| {
+            let made = answered.and_then(|a| Ok((msg::Changed::from_bytes(&a.meta)?, a.meta)));
+            let (changed, meta) = match made {
+                Ok(made) => made,
+                Err(e) => return answer(reply, Err(e)),
+            };
+            if planted!("ride.made-before-it-is-known-here") {
+                return answer(reply, Ok((meta, Parts::None)));
+            }
+            face.with_topic(topic, reply, move |_, fold, reply| {
+                let known = move |known: Result<()>| {
+                    answer(reply, known.map(|()| (meta, Parts::None)));
+                };
+                fold.wake_at(changed.index, Box::new(known));
+            });
+        };
+        let asked = (wire::OP_VIEW_MAKE, meta, Vec::new());
+        ask_host(&self.views.node, asked, Some(MAKE_MS), answered);
     }
 
     fn change(self: Arc<Self>, request: Request<'_>) {

@@ -1,6 +1,6 @@
 //! Views that are damaged, stopped or opened in the very moment in which somebody uses them.
 
-use super::common::{Node, Scratch};
+use super::common::{Node, Scratch, free_port};
 use super::stopped_views::files_below;
 use super::views::{begins, images, view_once};
 use std::os::unix::fs::FileExt;
@@ -133,6 +133,32 @@ fn files_that_are_removed_below_a_running_view_are_made_anew() {
     let node = Node::start_with(&data, SETTINGS);
     assert_eq!(node.json(&["ride", "orders", "--reached", &last])[0]["items"], 1);
     node.stop();
+}
+
+/// A first change opens a session, which was asked for once: while the node that keeps the log was away for a
+/// moment, `view put` at another one gave up at once, and named an address.
+#[test]
+fn a_change_waits_for_the_node_that_keeps_the_log() {
+    let scratch = Scratch::new();
+    let (data, port) = (scratch.path("first"), free_port());
+    Node::set(&data, &format!("{SETTINGS}native_port = {port}\nhost = \"h1\"\n"));
+    let first = Node::start(&data);
+    let second = scratch.path("second");
+    Node::set(&second, &format!("{SETTINGS}native_port = {}\nhost = \"h2\"\n", free_port()));
+    let second = Node::join(&second, &first, port);
+    second.run(&["view", "create", "orders", "nodes"]).ok();
+    second.run(&["view", "put", "orders", "nodes", "a", "1"]).ok();
+    // Where a start takes longer than clients wait, it is tried again.
+    let mut first = Some(first);
+    let waited = (0..3).any(|_| {
+        let data = first.take().expect("it runs").kill();
+        let put = second.command(&["view", "put", "orders", "nodes", "b", "2"]).spawn().unwrap();
+        first = Some(Node::start(&data));
+        put.wait_with_output().unwrap().status.success()
+    });
+    assert!(waited, "it gives up at once");
+    second.stop();
+    first.expect("it runs").stop();
 }
 
 /// Files were named after views with other bytes for those that file systems do not take, and the same ones
