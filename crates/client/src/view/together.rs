@@ -309,7 +309,7 @@ impl Together {
                 self.asked.view.topic,
                 match there.is_empty() {
                     true => "none yet".to_owned(),
-                    false => format!("those of entries {}", there.join(", ")),
+                    false => format!("those of {}", there.join(", ")),
                 }
             )));
         }

@@ -126,9 +126,14 @@ fn what_is_wrong_is_said_in_a_sentence_that_helps() {
     let node = Node::start_with(&scratch.path("data"), SETTINGS);
     node.run(&["view", "get", "orders", "nodes", "a"]).refused(&["orders", "view create"]);
     node.run(&["view", "run", "disk", "orders"]).refused(&["orders", "view create"]);
-    node.run(&["view", "create", "no/name", "nodes"]).refused(&["no/name", "letters"]);
+    node.run(&["view", "create", "no/name", "nodes"]).refused(&["no/name", "`a-z`"]);
     node.run(&["view", "create", "orders", "nodes", "--values-json"]).ok();
     node.run(&["view", "create", "orders", "nodes"]).refused(&["nodes", "otherwise"]);
+    // Names that the log does not take were refused as its topics are called, by another rule than was said.
+    for topic in ["Orders", ".", "..", "a b", ""] {
+        let named = format!("topic of items `{topic}`");
+        node.run(&["view", "create", topic, "nodes"]).refused(&[&named, "`a-z`", "begin"]);
+    }
     node.run(&["view", "put", "orders", "nodes", "a", "{"]).refused(&["no JSON"]);
     // It was taken for JSON: in no index, and no consumer of JSON reads it.
     let load = ["view", "load", "lines", "orders", "nodes", "-"];

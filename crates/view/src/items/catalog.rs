@@ -10,7 +10,7 @@ use holdfast_base::{Error, Result, codec_struct};
 use holdfast_wire::slab::{self, Hashed, KEY_BYTES_MAX};
 use holdfast_wire::view::Collection;
 
-/// Whether a collection, or a topic of items, may be called so.
+/// Whether a collection may be called so.
 pub fn is_name(name: &str) -> bool {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine)
@@ -21,10 +21,12 @@ const FAMILY: &str = "view/";
 
 /// The name in the log of a topic of items.
 pub fn log_topic(topic: &str) -> Result<String> {
-    if !is_name(topic) {
+    // As the log has its names.
+    let is_plain = !topic.starts_with('.') && !topic.bytes().any(|b| b.is_ascii_uppercase());
+    if !is_name(topic) || !is_plain {
         return Err(Error::invalid(format!(
-            "name a topic of items `{}`: it has to be of 1 to {NAME_BYTES_MAX} letters, digits, `.`, \
-             `_` and `-`",
+            "name a topic of items `{}`: it has to be of 1 to {NAME_BYTES_MAX} of `a-z`, digits, `.`, `_` and \
+             `-`, and does not begin with `.`",
             topic.escape_debug()
         )));
     }
