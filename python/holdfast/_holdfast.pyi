@@ -107,8 +107,11 @@ class Records:
     def write(
         self, given: Sequence[Tuple[Any, Optional[Any], Optional[int]]]
     ) -> List[Tuple[bool, Optional[int]]]: ...
+    def write_together(
+        self, given: Sequence[Tuple[Tuple[Any, Optional[Any], Optional[int]], bool]]
+    ) -> Tuple[str, List[int], int, Optional[int]]: ...
     def get(
-        self, keys: Sequence[Any], level: str, version: Optional[int] = None
+        self, keys: Sequence[Any], level: str, version: Optional[int] = None, together: bool = False
     ) -> List[Optional[Tuple[int, bytes]]]: ...
     def scan(
         self, start: bytes, end: Optional[bytes], backwards: bool, rows_max: int

@@ -531,6 +531,14 @@ class AsyncRecords:
         """Writes many at once, each decided by itself: a `Written` for each."""
         return await self._threads(self._records.write, list(writes))
 
+    async def write_together(self, writes: Iterable[tuple]) -> list:
+        """Writes records that stand or fall together: the version of each."""
+        return await self._threads(self._records.write_together, list(writes))
+
+    async def get_together(self, keys: Iterable, *, level: str = "session") -> list:
+        """As `get_many`, of keys of one tablet, as they show at one moment."""
+        return await self._threads(self._records.get_together, list(keys), level=level)
+
     async def get(self, key, *, level: str = "session", at_least: Optional[int] = None) -> Optional[Record]:
         """A record, or None."""
         return await self._threads(self._records.get, key, level=level, at_least=at_least)

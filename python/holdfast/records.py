@@ -114,15 +114,27 @@ class Records:
         """Writes many at once, each decided by itself: `(key, value)`, where a value of None deletes, or
         `(key, value, version)`, only if the record has this version, or with 0 if there is no such record. A
         :class:`Written` for each; none of them raises."""
-        given = []
-        for write in map(tuple, writes):
-            if len(write) not in (2, 3):
-                raise InvalidError(f"write records: give each as `(key, value)` or `(key, value, version)`: one has {len(write)}")
-            version = write[2] if len(write) == 3 else None
-            if version is not None and version < 0:
-                raise InvalidError(f"write a record if its version is {version}: they count from 1, and 0 is for none")
-            given.append((*write[:2], version))
-        return [Written(*written) for written in self._records.write(given)]
+        return [Written(*written) for written in self._records.write(_given(writes))]
+
+    def write_together(self, writes: Iterable[tuple]) -> list:
+        """Writes up to 128 records that stand or fall together, each given as to `write`, or with `...` for its value:
+        then the record is only looked at. The versions that they have then, in order; 0 for one that was to be absent
+        and is.
+
+        All keys have to lie in one tablet, none twice, and all records to be at home in one region: InvalidError
+        otherwise. VersionError where one is not as expected, which says its version. Nothing was written then.
+        """
+        given = _given(writes)
+        rows = [((key, None if value is ... else value, version), value is ...) for key, value, version in given]
+        what, versions, at, version = self._records.write_together(rows)
+        if what == "written":
+            return versions
+        told = f"write to table `{self.table}`: the record {bytes(given[at][0])!r:.100}"
+        if what == "unexpected":
+            found = "is not there" if version is None else f"has version {version}"
+            raise VersionError(f"{told} {found}: nothing was written: read it, and decide anew", version)
+        where = "is at home in another region" if what == "home" else "lies in another tablet"
+        raise InvalidError(f"{told} {where} than the first one: nothing was written: write them one by one")
 
     def get(self, key, *, level: str = "session", at_least: Optional[int] = None) -> Optional[Record]:
         """A record, or None.
@@ -137,6 +149,12 @@ class Records:
     def get_many(self, keys: Iterable, *, level: str = "session", at_least: Optional[int] = None) -> list:
         """As `get`, a :class:`Record` or None for each key."""
         found = self._records.get(list(keys), level, at_least)
+        return [None if one is None else Record(*one) for one in found]
+
+    def get_together(self, keys: Iterable, *, level: str = "session") -> list:
+        """As `get_many`, of keys of one tablet, as they show at one moment: no half of what was written together.
+        InvalidError where one lies in another tablet."""
+        found = self._records.get(list(keys), level, None, True)
         return [None if one is None else Record(*one) for one in found]
 
     def scan(self, prefix=None, *, start=b"", end=None, backwards: bool = False) -> Iterator[Row]:
@@ -202,6 +220,19 @@ class Records:
         if expected is None:
             raise NotFoundError(f"{told} is not there")
         raise VersionError(f"{told} is not there: nothing was written: read it, and decide anew")
+
+
+def _given(writes: Iterable[tuple]) -> list:
+    """Each as key, value and what version is expected."""
+    given = []
+    for write in map(tuple, writes):
+        if len(write) not in (2, 3):
+            raise InvalidError(f"write records: give each as `(key, value)` or `(key, value, version)`: one has {len(write)}")
+        version = write[2] if len(write) == 3 else None
+        if version is not None and version < 0:
+            raise InvalidError(f"write a record if its version is {version}: they count from 1, and 0 is for none")
+        given.append((*write[:2], version))
+    return given
 
 
 def _expected(if_absent: bool, if_version: Optional[int]) -> Optional[int]:

@@ -55,6 +55,32 @@ def test_records_are_those_of_a_dictionary_with_versions(records):
     assert (about.table, about.mode, about.tablets, about.records) == (records.table, "timeline", 2, len(model))
 
 
+def test_what_is_written_together_stands_or_falls_together(client):
+    with client.records("together") as records:
+        records.make()
+        assert records.write_together([(b"a", b"1", 0), (b"b", b"1"), (b"c", ..., 0)]) == [1, 1, 0]
+        with pytest.raises(errors.VersionError, match="b'b' has version 1: nothing was written") as raised:
+            records.write_together([(b"a", b"2"), (b"b", b"2", 7)])
+        assert raised.value.version == 1
+        with pytest.raises(errors.VersionError, match="b'c' is not there"):
+            records.write_together([(b"a", b"2"), (b"c", None)])
+        assert records.get_together([b"a", b"b", b"c"]) == [(1, b"1"), (1, b"1"), None]
+        assert records.write_together([(b"a", None), (b"b", ..., 1), (b"c", b"3")]) == [2, 1, 1]
+        assert records.get_together([b"a", b"b", b"c"], level="strong") == [None, (1, b"1"), (1, b"3")]
+        with pytest.raises(errors.InvalidError, match="a key that one in front of it has"):
+            records.write_together([(b"a", b"2"), (b"a", None)])
+        with pytest.raises(errors.InvalidError, match="1 to 128"):
+            records.write_together([])
+    with client.records("apart") as records:
+        records.make(tablets=16)
+        keys = [b"%d" % number for number in range(16)]
+        with pytest.raises(errors.InvalidError, match="in another tablet"):
+            records.write_together([(key, b"") for key in keys])
+        assert list(records.scan()) == []
+        with pytest.raises(errors.InvalidError, match="in another tablet"):
+            records.get_together(keys)
+
+
 def test_prefixes_end_where_the_next_key_begins():
     for prefix, behind in [(b"", None), (b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None), (b"\x00", b"\x01")]:
         assert _behind(prefix) == behind

@@ -15,6 +15,9 @@ pub const CATALOGUE: &str = "planted-bugs.tsv";
 const VARIABLE: &str = "HOLDFAST_PLANTED";
 /// A test that hangs with a bug has caught it, but says so late.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A bug that shows only where threads meet in one order is missed once in a while: as often it is planted before it
+/// counts as missed, and the line says so, for a test that needs it is one to be mended.
+const TIMES: u32 = 3;
 
 /// What must fail once a bug is planted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,26 @@ impl Catcher {
     /// Neither schedules of the simulation nor tests of the real binary.
     fn is_quick(&self) -> bool {
         matches!(self, Catcher::Test { package, .. } if package != "holdfast")
+    }
+}
+
+/// Why a bug is not caught.
+enum Miss {
+    /// The tests passed with it.
+    Passed(String),
+    /// It could not be seen what they do with it.
+    Failed(String),
+}
+
+impl From<&str> for Miss {
+    fn from(why: &str) -> Miss {
+        Miss::Failed(why.to_owned())
+    }
+}
+
+impl From<String> for Miss {
+    fn from(why: String) -> Miss {
+        Miss::Failed(why)
     }
 }
 
@@ -72,13 +95,17 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let work = || {
         while let Some(bug) = { left.lock().expect("no holder panics").pop() } {
             let started = Instant::now();
-            let verdict = binaries.plant(bug);
+            let (mut verdict, mut times) = (binaries.plant(bug), 1);
+            while matches!(verdict, Err(Miss::Passed(_))) && times < TIMES {
+                (verdict, times) = (binaries.plant(bug), times + 1);
+            }
             let seconds = started.elapsed().as_secs_f32();
             let (word, fine) = match &verdict {
                 Ok(caught) => (*caught, true),
-                Err(why) => (why.as_str(), false),
+                Err(Miss::Passed(why) | Miss::Failed(why)) => (why.as_str(), false),
             };
-            println!("{:50} {word} ({seconds:.1} s)", bug.name);
+            let tries = if times == 1 { String::new() } else { format!(", planted {times} times") };
+            println!("{:50} {word} ({seconds:.1} s{tries})", bug.name);
             if !fine {
                 missed.lock().expect("no holder panics").push(bug.name.clone());
             }
@@ -213,7 +240,7 @@ impl Binaries {
     }
 
     /// How the bug was caught, or why it was not.
-    fn plant(&self, bug: &Bug) -> Result<&'static str, String> {
+    fn plant(&self, bug: &Bug) -> Result<&'static str, Miss> {
         let mut command = match &bug.catcher {
             Catcher::Schedules { count, first, shards } => {
                 let simulation = self.simulation.as_ref().ok_or("the simulation was not built")?;
@@ -251,9 +278,9 @@ impl Binaries {
         };
         match (reached, fell) {
             (true, true) => Ok("caught"),
-            (true, false) => Err("MISSED: everything passed".into()),
-            (false, false) => Err("MISSED: its code was not reached".into()),
-            (false, true) => Err(format!("FAILED for another reason:\n{output}")),
+            (true, false) => Err(Miss::Passed("MISSED: everything passed".into())),
+            (false, false) => Err(Miss::Passed("MISSED: its code was not reached".into())),
+            (false, true) => Err(format!("FAILED for another reason:\n{output}").into()),
         }
     }
 }

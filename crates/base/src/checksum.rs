@@ -19,6 +19,14 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// FNV-1a, 64 bits: spreads names over places. No checksum: it finds no damage, and who wants two texts of one hash
+/// makes them.
+pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 const TABLE: [u32; 256] = {
     let mut table = [0u32; 256];
     let mut i = 0;

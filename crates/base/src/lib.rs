@@ -19,5 +19,5 @@ pub mod stream;
 pub mod text;
 pub mod units;
 
-pub use error::{Error, Kind, Result};
+pub use error::{Error, Kind, Reason, Result};
 pub use indices::Indices;

@@ -36,6 +36,23 @@ pub fn shown_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
+/// Two hexadecimal digits a byte, small ones.
+pub fn to_hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// The bytes that [`to_hex`] wrote, in capital letters, too; `None` of anything else.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks_exact(2);
+    if !pairs.remainder().is_empty() {
+        return None;
+    }
+    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
 /// `2026-03-01 12:34:56` of seconds since 1970, with `between` for the space.
 pub fn utc(seconds: i64, between: char) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
@@ -55,6 +72,20 @@ pub fn utc(seconds: i64, between: char) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hexadecimal_digits_are_all_bytes_and_nothing_else_is() {
+        let all: Vec<u8> = (0..=255).collect();
+        let plain: String = all.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(to_hex(&all), plain);
+        assert_eq!(from_hex(&plain).as_deref(), Some(&all[..]));
+        assert_eq!(from_hex("AbcDEF").as_deref(), Some(&[0xab, 0xcd, 0xef][..]));
+        assert_eq!(from_hex("").as_deref(), Some(&[][..]));
+        // A number's sign, which the standard library's parser takes, is no digit.
+        for wrong in ["a", "abc", "+f", "-0", " 0", "0x", "g0", "ää", "0\u{660}"] {
+            assert_eq!(from_hex(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn times_are_calendar_dates() {

@@ -1,29 +1,32 @@
-//! `holdfast bench invalidate`: an invalidator between MariaDB and two caches. How long a key outlives the moment
-//! when its row's change is readable, beside one durable append and two round trips; and changes a second, beside
-//! our own reader of the same stretch of the row log, whose changes are thrown away. Databases, node, caches and
-//! invalidator are processes of their own.
+//! `holdfast bench invalidate`: an invalidator between a database, or a table of Holdfast, and two caches. How long a key
+//! outlives the moment when its row's change is readable, beside one durable append and two round trips; and changes a
+//! second, beside our own reader of the same stretch of the row log, whose changes are thrown away. Databases, node,
+//! caches and invalidator are processes of their own.
 
+mod kind;
 mod mariadb;
+mod postgres;
 mod stand;
+mod table;
 
 use super::process::{Process, free_port, own_cpu_seconds};
 use super::report::{Figure, Report, Sample, asked};
 use clap::Args;
-use holdfast_base::{Error, Result};
-use holdfast_command::output::Output;
+use holdfast_base::{Error, Kind as Wrong, Result};
+use holdfast_command::output::{Output, aside};
 use holdfast_env::RealClock;
 use holdfast_env::tasks::Stop;
-use holdfast_invalidate::map::Map;
-use holdfast_invalidate::mariadb::MariaDb as Source;
-use holdfast_invalidate::mariadb::Server;
 use holdfast_invalidate::position::Position;
-use holdfast_invalidate::source::{About, Read, Servers, Source as _};
-use mariadb::{MariaDb, Programs};
+use holdfast_invalidate::source::{About, Database, Read, Servers, Source};
+use kind::{Items, Kind, PATIENCE};
+use mariadb::MariaDb;
+use postgres::Postgres;
 use stand::{Stand, are_gone, until_gone};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use table::Table;
 
 /// What `bench invalidate` is asked for.
 #[derive(Args, Debug)]
@@ -31,11 +34,15 @@ pub struct InvalidateBench {
     /// `delay`, `changes`, or `all`, with commas
     #[arg(short = 't', long = "type", default_value = "all", value_name = "CASE,...")]
     cases: String,
-    /// Changes of a repetition of `changes`, each a transaction
+    /// What is followed: `mariadb`, `postgres`, `table`, or `all`, with commas; a database that is not on this machine is
+    /// passed over, which is said
+    #[arg(long, default_value = "all", value_name = "KIND,...")]
+    from: String,
+    /// Changes of a repetition of `changes`, each a transaction; of a table each record is one
     #[arg(short = 'n', long = "number", default_value_t = 100_000, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..))]
     number: u64,
-    /// Rows of each of those changes
+    /// Rows of each of those changes; of a table, as many more of them
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     rows: u64,
@@ -46,26 +53,26 @@ pub struct InvalidateBench {
     /// Repetitions; the median is printed, with the spread
     #[arg(short = 'e', long = "repetitions", default_value_t = 3, value_name = "N")]
     repetitions: usize,
-    /// Directory that Debian's packages of MariaDB were unpacked in, where it is not installed
-    #[arg(long, default_value = "target/debian", value_name = "DIR")]
-    mariadb_dir: PathBuf,
+    /// Directory that Debian's packages of the databases were unpacked in, where they are not installed
+    #[arg(long, alias = "mariadb-dir", default_value = "target/debian", value_name = "DIR")]
+    debian_dir: PathBuf,
     /// Directory below which data is kept [default: this one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
 
 const CASES: [&str; 2] = ["delay", "changes"];
-const MAP: &str = "[[keys]]\ntable = \"bench.items\"\nkey = \"item:{id}\"\n";
-/// Rows that are changed last of all: when their keys are gone, whichever server has them was told everything.
+const KINDS: [&str; 3] = ["mariadb", "postgres", "table"];
+/// Items that are changed last of all: when their keys are gone, whichever server has them was told everything.
 const LAST: u64 = 16;
 /// Between two looks whether the last keys are gone.
 const LOOK: Duration = Duration::from_millis(1);
-/// Before it is said that a log has less than was written.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What the limit of `delay` appends: as long as the topic's entry of one key.
 const ENTRY: [u8; 48] = [7; 48];
 /// Among those that a database may have as replicas.
 const READER_ID: u32 = 7;
+/// The reader beside the invalidator, where a log is told apart by names of its readers.
+const READER: &str = "alone";
 
 /// A directory of one case, which goes with it.
 struct Scratch(PathBuf);
@@ -88,31 +95,31 @@ impl Drop for Scratch {
 
 /// Measures the cases that are asked for, and prints a line or two each.
 pub fn run(options: &InvalidateBench, out: &mut Output) -> Result<()> {
-    let asked = asked(&options.cases, &CASES)?;
-    let programs = Programs::find(&options.mariadb_dir)?;
-    let parent = options.data.clone().map_or_else(std::env::current_dir, Ok)?;
-    for case in asked {
-        let scratch = Scratch::below(&parent)?;
-        match case {
-            "delay" => delay(options, &programs, &scratch.0, out)?,
-            _ => changes(options, &programs, &scratch.0, out)?,
+    let cases = asked(&options.cases, &CASES)?;
+    for kind in asked(&options.from, &KINDS)? {
+        let measured = match kind {
+            "mariadb" => measure::<MariaDb>(options, &cases, out),
+            "postgres" => measure::<Postgres>(options, &cases, out),
+            _ => measure::<Table>(options, &cases, out),
+        };
+        match measured {
+            Err(e) if e.kind == Wrong::NotFound => aside(format_args!("SKIPPED: {e}")),
+            measured => measured?,
         }
     }
     Ok(())
 }
 
-/// A database with rows from 1 on.
-fn database(programs: &Programs, directory: &Path, rows: u64) -> Result<MariaDb> {
-    let database = MariaDb::start(programs, &directory.join("db"), free_port()?, 1)?;
-    let mut sql = database.sql()?;
-    sql.run("CREATE DATABASE bench")?;
-    sql.run(
-        "CREATE TABLE bench.items (id BIGINT UNSIGNED PRIMARY KEY, name VARCHAR(40) NOT NULL, price BIGINT NOT NULL)",
-    )?;
-    sql.run(&format!(
-        "INSERT INTO bench.items SELECT seq, CONCAT('the name of item ', seq), 0 FROM bench.seq_1_to_{rows}"
-    ))?;
-    Ok(database)
+fn measure<K: Kind>(options: &InvalidateBench, cases: &[&str], out: &mut Output) -> Result<()> {
+    let parent = options.data.clone().map_or_else(std::env::current_dir, Ok)?;
+    for case in cases {
+        let scratch = Scratch::below(&parent)?;
+        match *case {
+            "delay" => delay::<K>(options, &scratch.0, out)?,
+            _ => changes::<K>(options, &scratch.0, out)?,
+        }
+    }
+    Ok(())
 }
 
 fn spent(of: &[&Process]) -> (f64, f64) {
@@ -121,39 +128,30 @@ fn spent(of: &[&Process]) -> (f64, f64) {
 
 /// From the moment when a change is readable at a replica until its key is gone, one change at a time; and behind
 /// each of them an append to the node's log, a question to the replica and one to the cache.
-fn delay(
-    options: &InvalidateBench,
-    programs: &Programs,
-    directory: &Path,
-    out: &mut Output,
-) -> Result<()> {
-    let primary = database(programs, directory, options.single)?;
-    let replica = MariaDb::start(programs, &directory.join("replica"), free_port()?, 2)?;
-    replica.follow(&primary)?;
-    let (mut writes, mut reads) = (primary.sql()?, replica.sql()?);
-    reads.until_is(
-        "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'bench'",
-        1,
-    )?;
-    reads.until_is("SELECT COUNT(*) FROM bench.items", options.single)?;
-    let stand = Stand::start(directory.join("stand"), MAP)?;
-    let invalidator = stand.invalidator(&primary, Some(&replica))?;
+fn delay<K: Kind>(options: &InvalidateBench, directory: &Path, out: &mut Output) -> Result<()> {
+    let stand = Stand::start(directory.join("stand"), K::MAP)?;
+    let primary = K::start(&options.debian_dir, directory, &stand, options.single)?;
+    let replica = primary.replica(&options.debian_dir, directory)?;
+    let (mut writes, mut reads) = (primary.items()?, replica.as_ref().unwrap_or(&primary).items()?);
+    let read = replica.as_ref().map(K::url);
+    let invalidator = stand.invalidator(&primary.url(), read.as_deref())?;
     stand.until_told()?;
     let (mut node, mut cache) = (stand.client()?, stand.cache()?);
     let (mut cases, mut floors) = (Vec::new(), Vec::new());
     for repetition in 1..=options.repetitions as u64 {
+        // No price that an item began with.
+        let price = 1000 + repetition;
         let (mut delays, mut floor_ns) = (Vec::new(), Vec::new());
         let (cpu, began) = (spent(&[&stand.node, &invalidator]), Instant::now());
         for id in 1..=options.single {
             let key = format!("item:{id}");
             cache.set(key.as_bytes(), b"old", 0)?;
-            writes.run(&format!("UPDATE bench.items SET price = {repetition} WHERE id = {id}"))?;
-            let question = format!("SELECT price FROM bench.items WHERE id = {id}");
-            let readable = reads.until_is(&question, repetition)?;
+            writes.set_price(id, price)?;
+            let readable = reads.until_price(id, price)?;
             until_gone(&mut cache, std::slice::from_ref(&key), Duration::ZERO)?;
             delays.push(readable.elapsed().as_nanos() as u64);
             let floor = Instant::now();
-            reads.until_is(&question, repetition)?;
+            reads.until_price(id, price)?;
             node.log().append("bench", &[ENTRY])?;
             are_gone(&mut cache, std::slice::from_ref(&key))?;
             floor_ns.push(floor.elapsed().as_nanos() as u64);
@@ -168,7 +166,7 @@ fn delay(
     let figures = [("p50", Figure::MicrosecondsP50, p50), ("p99", Figure::MicrosecondsP99, p99)];
     for (name, figure, samples) in figures {
         let mut report = Report {
-            case: format!("row readable at the replica to key invalid, {name}"),
+            case: format!("{}: row readable at the replica to key invalid, {name}", K::NAME),
             figure,
             limit_name: "a durable append and two round trips".to_owned(),
             limits: floors.iter_mut().map(|floor| figure.of(floor)).collect(),
@@ -182,33 +180,25 @@ fn delay(
 
 /// Changes a second of an invalidator that has all of them before it, from the moment when it reads the log until
 /// both caches have been told the last one; beside the same changes read alone.
-fn changes(
-    options: &InvalidateBench,
-    programs: &Programs,
-    directory: &Path,
-    out: &mut Output,
-) -> Result<()> {
+fn changes<K: Kind>(options: &InvalidateBench, directory: &Path, out: &mut Output) -> Result<()> {
     let (rows, each) = (options.number * options.rows, options.rows);
-    let database = database(programs, directory, rows + LAST)?;
-    let stand = Stand::start(directory.join("stand"), MAP)?;
+    let stand = Stand::start(directory.join("stand"), K::MAP)?;
+    let database = K::start(&options.debian_dir, directory, &stand, rows + LAST)?;
     // The pool is emptied before anything is measured.
-    let first = stand.invalidator(&database, None)?;
+    let first = stand.invalidator(&database.url(), None)?;
     stand.until_told()?;
     first.end()?;
-    let (mut sql, mut cache) = (database.sql()?, stand.cache()?);
+    let (mut items, mut cache) = (database.items()?, stand.cache()?);
     let last: Vec<String> = (rows + 1..=rows + LAST).map(|id| format!("item:{id}")).collect();
     let (mut samples, mut limits) = (Vec::new(), Vec::new());
     for _ in 0..options.repetitions {
-        let mut alone = Alone::new(&database)?;
-        sql.run(&format!(
-            "BEGIN NOT ATOMIC DECLARE n BIGINT DEFAULT 1; WHILE n <= {rows} DO \
-             UPDATE bench.items SET price = price + 1 WHERE id BETWEEN n AND n + {each} - 1; \
-             SET n = n + {each}; END WHILE; END"
-        ))?;
-        sql.run(&format!("UPDATE bench.items SET price = price + 1 WHERE id > {rows}"))?;
+        let mut alone = Alone::<K::Source>::new(&database, &stand)?;
+        items.raise(1, rows, each)?;
+        items.raise(rows + 1, rows + LAST, LAST)?;
         cache.set_many(&last.iter().map(|key| (key, "old")).collect::<Vec<_>>(), 0)?;
-        limits.push(alone.changes_a_second(options.number)?);
-        let invalidator = stand.invalidator(&database, None)?;
+        limits.push(options.number as f64 / alone.read(rows + LAST)?.as_secs_f64());
+        drop(alone);
+        let invalidator = stand.invalidator(&database.url(), None)?;
         // It has just begun to read.
         let (cpu, began) = (spent(&[&stand.node, &invalidator]), Instant::now());
         until_gone(&mut cache, &last, LOOK)?;
@@ -219,7 +209,7 @@ fn changes(
         samples.push(Sample::of_run(options.number, 0, time, cpu, Vec::new()));
     }
     let mut report = Report {
-        case: format!("changes by one invalidator, rows of each: {each}"),
+        case: format!("{}: changes by one invalidator, rows of each: {each}", K::NAME),
         figure: Figure::OperationsPerSecond,
         limit_name: "reading the row log alone".to_owned(),
         limits,
@@ -230,44 +220,43 @@ fn changes(
 }
 
 /// Our reader of a row log, from where that ended when this was made.
-struct Alone {
-    source: Source,
+struct Alone<S> {
+    source: S,
     position: Position,
 }
 
-impl Alone {
-    fn new(database: &MariaDb) -> Result<Alone> {
+impl<S: Source> Alone<S> {
+    fn new<K: Kind<Source = S>>(database: &K, stand: &Stand) -> Result<Alone<S>> {
         let about = About {
-            map: Map::parse(MAP)?,
+            map: Database::parse_with(&database.url(), &[], &stand.connect())?.read_map(K::MAP)?,
             server_id: READER_ID,
-            slot: String::new(),
+            slot: READER.to_owned(),
             stop: Stop::new(),
             progress: Arc::default(),
             clock: Arc::new(RealClock::new()),
         };
-        let servers = Servers { from: Server::parse(&database.url)?, reads: Vec::new() };
-        let mut source = Source::connect(&servers, &Arc::new(about))?;
+        let servers = Servers { from: database.server()?, reads: Vec::new() };
+        let mut source = S::connect(&servers, &Arc::new(about))?;
         let (position, _) = source.anew(Box::new(|| ()))?;
         Ok(Alone { source, position })
     }
 
-    /// Of so many, which it throws away as they come.
-    fn changes_a_second(&mut self, changes: u64) -> Result<f64> {
+    /// Reads changes until so many keys came, and throws them away as they come; how long that takes.
+    fn read(&mut self, keys: u64) -> Result<Duration> {
         let reads = self.source.follow(&self.position)?;
         let (began, mut read) = (Instant::now(), 0);
-        // And the one of the last rows.
-        while read <= changes {
+        while read < keys {
             let next = reads.wait(PATIENCE).map_err(|_| {
                 Error::retry("read the row log alone: it has less than what was written")
             })?;
             if let Read::Change(change, why) = next? {
-                if change.keys.is_none() {
+                let Some(keys) = change.keys else {
                     let why = why.unwrap_or_default();
                     return Err(Error::bug(format!("read the row log alone: {why}")));
-                }
-                read += 1;
+                };
+                read += keys.len() as u64;
             }
         }
-        Ok(changes as f64 / began.elapsed().as_secs_f64())
+        Ok(began.elapsed())
     }
 }

@@ -2,6 +2,7 @@
 //! rsyslog as Debian has it, which takes the same lines in the same run. Agent, node and peer are
 //! processes of their own, whose processor time is what is counted.
 
+mod drain;
 mod lines;
 mod rsyslog;
 
@@ -10,6 +11,7 @@ use super::process::{Process, free_port, own_cpu_seconds};
 use super::report::{Figure, Report, Sample, asked, rounded};
 use clap::Args;
 use holdfast_base::ids::Index;
+use holdfast_base::units::parse_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint};
 use holdfast_command::files::{SETTINGS, SOCKET};
@@ -33,12 +35,15 @@ use std::time::{Duration, Instant};
 /// What `bench scribe` is asked for.
 #[derive(Args, Debug)]
 pub struct ScribeBench {
-    /// `agent`, `door`, `latency`, `size`, or `all`, with commas
+    /// `agent`, `door`, `latency`, `size`, `drain`, or `all`, with commas
     #[arg(short = 't', long = "type", default_value = "all", value_name = "CASE,...")]
     cases: String,
     /// Messages of a repetition; of 300 bytes
     #[arg(short = 'n', long = "number", default_value_t = 2_000_000, value_name = "N")]
     number: u64,
+    /// What waits in the spool of `drain` when the node is back, as the spool keeps it, compressed
+    #[arg(long, default_value = "1GiB", value_name = "BYTES", value_parser = parse_bytes)]
+    spooled: u64,
     /// Messages of a call
     #[arg(short = 'b', long = "batch", default_value_t = 100, value_name = "N")]
     batch: usize,
@@ -56,7 +61,7 @@ pub struct ScribeBench {
     data: Option<PathBuf>,
 }
 
-const CASES: [&str; 4] = ["agent", "door", "latency", "size"];
+const CASES: [&str; 5] = ["agent", "door", "latency", "size", "drain"];
 const CATEGORY: &str = "web";
 /// Different calls of one client.
 const CALLS: usize = 16;
@@ -77,6 +82,11 @@ struct Hops {
 
 impl Hops {
     fn start(parent: &Path) -> Result<Hops> {
+        Hops::start_with(parent, &[])
+    }
+
+    /// `more`: of the agent.
+    fn start_with(parent: &Path, more: &[String]) -> Result<Hops> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let directory = parent.join(format!("holdfast-scribe-{}-{number}", std::process::id()));
@@ -93,9 +103,19 @@ impl Hops {
         let mut agent = Command::new(std::env::current_exe()?);
         agent.args(["--json", "scribe", "agent", "--port", &ports[1].to_string(), "--to"]);
         agent.arg(format!("unix:{}", data.join(SOCKET).display()));
-        agent.arg("--spool").arg(directory.join("spool"));
+        agent.arg("--spool").arg(directory.join("spool")).args(more);
         let agent = Process::start(&mut agent)?;
         Ok(Hops { node, agent, directory, ports })
+    }
+
+    /// Kills the node; what it has stays.
+    fn kill_node(&mut self) {
+        self.node.kill();
+    }
+
+    fn start_node(&mut self) -> Result<()> {
+        self.node = Process::up(&self.directory.join("node"))?;
+        Ok(())
     }
 
     fn client(&self) -> Result<Client> {
@@ -150,6 +170,7 @@ pub fn run(options: &ScribeBench, out: &mut Output) -> Result<()> {
             "agent" => throughput(options, &parent, &calls, peer.as_ref(), 1, out)?,
             "door" => throughput(options, &parent, &calls, peer.as_ref(), 0, out)?,
             "latency" => latency(options, &parent, out)?,
+            "drain" => drain::run(options, &parent, &calls, out)?,
             _ => size(options, &parent, out)?,
         }
     }

@@ -4,19 +4,14 @@
 pub mod before;
 pub mod damaged;
 
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_env::HoldRwLock;
 use holdfast_env::rows::{Batch, Each, Moment, Rows};
-use holdfast_view::{OWN_ROWS, Page};
+use holdfast_view::Page;
 use std::sync::{Arc, RwLock};
 
 /// What messages call the rows; an error that names them is theirs, not the log's.
 pub const INDEX: &str = "the index of blobs";
-
-/// Whether it is the rows that are damaged, or what the fold keeps of its own in them.
-pub fn is_damage(e: &Error) -> bool {
-    e.kind == Kind::Corrupt && (e.message.contains(INDEX) || e.message.contains(OWN_ROWS))
-}
 
 /// What looks at rows: at those that readers have, or as the entries of a page have left them.
 pub trait Look {
@@ -71,7 +66,7 @@ impl Served {
     }
 
     fn tell(&self, e: &Error) {
-        if is_damage(e) {
+        if e.is(Reason::Rows) {
             (self.damaged)(e);
         }
     }

@@ -13,7 +13,7 @@ use crate::model::{Bucket, ChunkUse, Document};
 use crate::{answer, rows};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Index};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_env::planted;
 use holdfast_env::rows::Batch;
 use holdfast_view::{Applied, Page, RowsView};
@@ -81,8 +81,12 @@ pub(crate) fn decoded<T: Decode>(bytes: &[u8], what: &str) -> Result<T> {
         Error::corrupt(format!(
             "read {what} in the index of blobs: {e}: the next start folds it anew from the log"
         ))
+        .because(Reason::Rows)
     })
 }
+
+/// Bytes of an access key, as S3 has it.
+const ACCESS_KEY_BYTES_MAX: usize = 128;
 
 /// The rows that one command changes: collected, and written only if nothing refuses it.
 struct Change<'a> {
@@ -169,6 +173,11 @@ impl<'a> Change<'a> {
             Command::CloseChunk { chunk } => self.chunk(chunk)?.closed = true,
             Command::ForgetChunk { chunk } => self.forget_chunk(chunk)?,
             Command::SetAccessKey { name, key: Some(key) } => {
+                if !(1..=ACCESS_KEY_BYTES_MAX).contains(&name.len()) {
+                    return Err(
+                        Refusal::Invalid("the access key is empty or too long".into()).into()
+                    );
+                }
                 self.put(rows::access_key(&name), &key);
             }
             Command::SetAccessKey { name, key: None } => {

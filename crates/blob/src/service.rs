@@ -2,7 +2,7 @@
 //! it names them, and proposes; the fold decides.
 
 use crate::command::{Command, Condition, Outcome, PartName, Refusal};
-use crate::index::{INDEX, Served, before, damaged, is_damage};
+use crate::index::{INDEX, Served, before, damaged};
 use crate::model::{AccessKey, Bucket, Head, Lock, Object, ObjectExtent, Pair, Upload};
 use crate::names::{Names, decoded};
 use crate::propose::BARRIER;
@@ -11,7 +11,7 @@ use crate::{BLOBS_TOPIC, list, needle, rows, seal};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{Index, Pointer};
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_cluster::BLOBS;
 use holdfast_env::{Rows, Secret, runtime};
 use holdfast_node::Node;
@@ -93,7 +93,7 @@ impl Blobs {
         damaged::set_aside_if_marked(disk, &options.place, &mut |what| node.report_finding(what))?;
         match Blobs::open_once(node, options) {
             // The log's damage would be there again.
-            Err(e) if is_damage(&e) => {
+            Err(e) if e.is(Reason::Rows) => {
                 damaged::set_aside(disk, &options.place, &e, &mut |what| {
                     node.report_finding(what)
                 })?;

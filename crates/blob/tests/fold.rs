@@ -79,6 +79,76 @@ impl World {
     }
 }
 
+/// Commands that name an object, and say `text` where they say more.
+fn of_object(bucket: &str, key: &str, text: &str) -> [Command; 7] {
+    let (bucket, key) = (|| bucket.to_owned(), || key.to_owned());
+    let (version, condition) = (|| text.to_owned(), Condition::default);
+    let object = Object { etag: text.to_owned(), ..object(1, &[]) };
+    let (upload, head) = (Upload::default(), Default::default());
+    let (now_ms, bypass, lock) = (0, false, None);
+    [
+        Command::Put { bucket: bucket(), key: key(), object, condition: condition(), hold: 0 },
+        Command::Delete {
+            bucket: bucket(),
+            key: key(),
+            version: 7,
+            now_ms,
+            condition: condition(),
+        },
+        Command::BeginUpload { bucket: bucket(), key: key(), id: 3, upload },
+        Command::AbortUpload { bucket: bucket(), key: key(), id: 3 },
+        Command::SetHead { bucket: bucket(), key: key(), version: version(), head },
+        Command::SetLock {
+            bucket: bucket(),
+            key: key(),
+            version: version(),
+            lock,
+            hold: true,
+            now_ms,
+            bypass,
+        },
+        Command::DeleteVersion { bucket: bucket(), key: key(), version: version(), now_ms, bypass },
+    ]
+}
+
+/// The others that have names in them.
+fn of_name(name: &str) -> [Command; 6] {
+    let name = || name.to_owned();
+    [
+        Command::CreateBucket { name: name(), bucket: Bucket::default() },
+        Command::SetVersioning { name: name(), versioning: 1 },
+        Command::SetDocument { name: name(), document: name(), text: Some(name()) },
+        Command::DeleteBucket { name: name() },
+        Command::SetAccessKey { name: name(), key: Some(Default::default()) },
+        Command::SetAccessKey { name: name(), key: None },
+    ]
+}
+
+/// Deletes took keys of any length: one of which no row can be stopped the view of the whole cluster in front of its
+/// entry, at each start again. Whatever a command names, it is applied or refused, and the next one is applied.
+#[test]
+fn a_command_of_any_key_is_applied_or_refused_and_the_view_goes_on() {
+    const LENGTHS: [usize; 12] =
+        [0, 1, 127, 128, 129, 1024, 1025, 65_000, 65_533, 65_535, 65_536, 200_000];
+    for versioning in 0..3 {
+        let world = World::new(versioning);
+        for text in LENGTHS.iter().flat_map(|n| ["x", "\0", "ü"].map(|c| c.repeat(*n))) {
+            let of_objects = [(&*text, "k"), ("b", &*text)];
+            let of_objects = of_objects.into_iter().flat_map(|(b, key)| of_object(b, key, &text));
+            for command in of_objects.chain(of_name(&text)) {
+                let _ = world.apply(command);
+            }
+            world.ok(put("next", object(9, &[])));
+        }
+        let each = &mut |row: &[u8], _: &[u8]| {
+            let key = row.split(|byte| *byte == 0).nth(1).unwrap();
+            assert!(key.len() <= holdfast_blob::KEY_BYTES_MAX, "{} bytes", key.len());
+            Ok(true)
+        };
+        world.index.scan(b"o", b"p", each).unwrap();
+    }
+}
+
 #[test]
 fn an_overwrite_frees_what_it_replaces_and_a_delete_everything() {
     let world = World::new(0);

@@ -3,6 +3,7 @@
 
 use crate::name::{self, PeerName, Role};
 use crate::{Bundle, Certificate, DAY_S};
+use holdfast_base::text::to_hex;
 use holdfast_base::{Error, Result};
 use rcgen::string::Ia5String;
 use rcgen::{
@@ -192,7 +193,7 @@ pub fn new_authority(cluster: &str, days: u32, now_s: i64, random: Serial) -> Re
     name::check_cluster(cluster)?;
     let mut params = CertificateParams::default();
     let serial = serial(random);
-    let number: String = serial.as_ref()[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let number = to_hex(&serial.as_ref()[..6]);
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, format!("Holdfast CA {number}"));
     params.subject_alt_names.push(SanType::URI(ia5(&name::cluster_uri(cluster))?));

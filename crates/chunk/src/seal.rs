@@ -11,7 +11,7 @@ use crate::read::RawPlan;
 use crate::sealed::Sealed;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::ChunkId;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::{HoldRwLock, planted};
 use std::path::PathBuf;
@@ -182,7 +182,8 @@ pub fn same_length(chunk: ChunkId, sealed: u64, asked: u64) -> Result<()> {
     }
     Err(Error::fenced(format!(
         "seal chunk `{chunk}` at {asked}: it is sealed at {sealed}; the first seal decides"
-    )))
+    ))
+    .because(Reason::SealedOtherwise))
 }
 
 pub fn fail_all(chunk: ChunkId, dropped: Vec<Pending>) {

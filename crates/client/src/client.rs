@@ -114,6 +114,7 @@ impl Client {
 
     /// One round trip that does nothing: whether the node answers.
     pub fn ping(&mut self) -> Result<()> {
+        self.connected()?;
         self.connection.call(wire::OP_PING, |_| {}, &[])?;
         Ok(())
     }
@@ -206,9 +207,7 @@ impl Client {
             path.encode(out);
             follow.encode(out);
         };
-        let deadline_ms = self.options.deadline_ms;
-        let request = self.connection.submit_kept(wire::OP_LOOKUP, deadline_ms, lookup, &[])?;
-        Ok(Ticket { request })
+        self.submit_written(wire::OP_LOOKUP, self.options.deadline_ms, lookup, &[])
     }
 
     /// The answer to a [`Client::submit_stat`].

@@ -2,7 +2,7 @@
 //! are there. The same for clients that block and those that do not; never waits itself.
 
 use crate::connection::{ClientOptions, RECONNECT_PAUSE_MAX};
-use holdfast_base::{Error, Kind};
+use holdfast_base::{Error, Kind, Reason};
 use holdfast_env::{Clock, RealClock};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct Patience {
 
 /// Whether the same request may succeed later, as it is.
 pub(crate) fn is_for_now(e: &Error) -> bool {
-    e.kind == Kind::Retry && !e.wants_bytes_again()
+    e.kind == Kind::Retry && !e.is(Reason::WriteAgain)
 }
 
 impl Patience {

@@ -2,6 +2,7 @@
 //! Pure.
 
 use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::text::{from_hex, to_hex};
 use holdfast_base::{Error, Result};
 use holdfast_wire::table::{SEEN_MAX, Seen};
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ impl Sight {
         let mut bytes = table.to_bytes();
         self.forgot.encode(&mut bytes);
         self.places().encode(&mut bytes);
-        bytes.iter().fold(TEXT.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+        format!("{TEXT}{}", to_hex(&bytes))
     }
 
     pub(crate) fn parse(text: &str, table: &str) -> Result<Sight> {
@@ -73,13 +74,7 @@ impl Sight {
             ))
         };
         let digits = text.trim().strip_prefix(TEXT).ok_or_else(|| wrong("the text is none"))?;
-        let byte = |pair: &[u8]| {
-            let pair = std::str::from_utf8(pair).ok()?;
-            u8::from_str_radix(pair, 16).ok()
-        };
-        let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
-        let bytes = bytes.filter(|_| digits.len().is_multiple_of(2));
-        let bytes = bytes.ok_or_else(|| wrong("the text is not whole"))?;
+        let bytes = from_hex(digits).ok_or_else(|| wrong("the text is not whole"))?;
         let mut reader = Reader::new(&bytes);
         let decoded = String::decode(&mut reader).and_then(|of| {
             let (forgot, places) = (u64::decode(&mut reader)?, Vec::<Seen>::decode(&mut reader)?);

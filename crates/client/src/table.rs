@@ -9,7 +9,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{RealRng, Rng};
 use holdfast_wire as wire;
 use holdfast_wire::table::{
-    self as msg, Expect, Level, Page, Record, Row, Seen, TableInfo, Written,
+    self as msg, Expect, GroupRow, GroupWritten, Level, Page, Record, Row, Seen, TableInfo, Written,
 };
 
 mod branches;
@@ -38,6 +38,28 @@ impl Client {
         self.ask(wire::OP_TABLE_DROP, &msg::DropTable { table: table.to_owned() })
     }
 
+    /// Cuts a tablet of a table of one region in two: at this hash, the first one of the upper half, or in the middle.
+    /// Answered once both are served; asked again where something else is split meanwhile, as long as the deadline
+    /// allows. After an error it may be under way, and goes on: [`Client::table_describe`] tells.
+    pub fn table_split(&mut self, table: &str, tablet: u16, at: Option<u32>) -> Result<TableInfo> {
+        let at = match at {
+            Some(at) => at,
+            // Said once: whoever repeats it splits it once.
+            None => middle(&self.table_describe(table)?, tablet)?,
+        };
+        let split = msg::Split { table: table.to_owned(), tablet, at };
+        let mut patience = Patience::default();
+        loop {
+            match self.ask(wire::OP_TABLE_SPLIT, &split) {
+                Err(e)
+                    if e.kind == Kind::Retry
+                        && self.connection.failure().is_none()
+                        && waits(&mut patience, &self.options) => {}
+                told => break told,
+            }
+        }
+    }
+
     /// The tables that there are.
     pub fn tables(&mut self) -> Result<Vec<TableInfo>> {
         self.ask(wire::OP_TABLE_LIST, &())
@@ -46,6 +68,12 @@ impl Client {
     /// One table.
     pub fn table_describe(&mut self, table: &str) -> Result<TableInfo> {
         self.ask(wire::OP_TABLE_DESCRIBE, &table.to_owned())
+    }
+
+    /// What has shown in a table behind a place, of each tablet; waits for it as long as it is asked to.
+    pub fn table_changes(&mut self, asked: &msg::Changes) -> Result<Vec<msg::TabletChanges>> {
+        let ticket = self.submit(wire::OP_TABLE_CHANGES, asked, &[])?;
+        decoded(self.wait(ticket)?.body())
     }
 
     /// A table, to be written and read.
@@ -112,6 +140,41 @@ impl TableClient<'_> {
         Ok(all)
     }
 
+    /// Writes records of one tablet, no key twice, that stand or fall together; what came of all, durable on return.
+    /// As with [`TableClient::write`], nobody knows after an error. At most [`msg::GROUP_WRITES_MAX`] of them.
+    pub fn write_together(&mut self, rows: &[GroupRow]) -> Result<GroupWritten> {
+        let (session, sequence) = (self.session, self.next);
+        let table = self.table.clone();
+        let group = msg::Group { table, session, sequence, below: sequence };
+        self.next += 1;
+        let (written, seen): (GroupWritten, Vec<Seen>) =
+            self.send_and_see(wire::OP_TABLE_GROUP, &group, &rows.to_bytes())?;
+        seen.iter().for_each(|place| self.seen.see(*place));
+        Ok(written)
+    }
+
+    /// Reads records of one tablet as they show at one moment, one for each key: no half of what was written together.
+    pub fn get_together(&mut self, keys: &[Vec<u8>], level: Level) -> Result<Vec<Option<Record>>> {
+        let found = self.read(wire::OP_TABLE_READ_GROUP, keys, level)?;
+        match found.len() == keys.len() {
+            true => Ok(found),
+            false => Err(Error::bug("read a table: the answers are not those to the keys")),
+        }
+    }
+
+    fn read(&mut self, opcode: u16, keys: &[Vec<u8>], level: Level) -> Result<Vec<Option<Record>>> {
+        let (table, keys) = (self.table.clone(), keys.to_vec());
+        let (seen, forgot) = match level {
+            Level::Session => (self.seen.places(), self.seen.forgot),
+            _ => (Vec::new(), 0),
+        };
+        let read = msg::Read { table, level, keys, seen, forgot };
+        let (found, seen): (Vec<Option<Record>>, Vec<Seen>) =
+            self.send_and_see(opcode, &read, &[])?;
+        seen.iter().for_each(|place| self.seen.see(*place));
+        Ok(found)
+    }
+
     /// Reads a record.
     pub fn get(&mut self, key: &[u8], level: Level) -> Result<Option<Record>> {
         Ok(self.get_all(&[key.to_vec()], level)?.pop().flatten())
@@ -122,15 +185,8 @@ impl TableClient<'_> {
         let mut all = Vec::with_capacity(keys.len());
         while all.len() < keys.len() {
             let left = &keys[all.len()..];
-            let keys = left[..left.len().min(msg::READ_KEYS_MAX)].to_vec();
-            let (table, seen, forgot) = match level {
-                Level::Session => (self.table.clone(), self.seen.places(), self.seen.forgot),
-                _ => (self.table.clone(), Vec::new(), 0),
-            };
-            let read = msg::Read { table, level, keys, seen, forgot };
-            let (found, seen): (Vec<Option<Record>>, Vec<Seen>) =
-                self.send_and_see(wire::OP_TABLE_READ, &read, &[])?;
-            seen.iter().for_each(|place| self.seen.see(*place));
+            let keys = &left[..left.len().min(msg::READ_KEYS_MAX)];
+            let found = self.read(wire::OP_TABLE_READ, keys, level)?;
             if found.is_empty() || found.len() > left.len() {
                 return Err(Error::bug("read a table: the answers are not those to the keys"));
             }
@@ -182,6 +238,18 @@ impl TableClient<'_> {
             }
         }
     }
+}
+
+/// The hash in the middle of a tablet's; one that has no second hash says so where it is split.
+fn middle(info: &TableInfo, tablet: u16) -> Result<u32> {
+    let Some(of) = info.tablets.get(usize::from(tablet)) else {
+        let count = info.tablets.len();
+        return Err(Error::not_found(format!(
+            "split tablet {tablet} of table `{}`: it has {count} of them, numbered from 0",
+            info.table
+        )));
+    };
+    Ok(of.first + (of.last - of.first) / 2 + u32::from(of.first < of.last))
 }
 
 fn decoded<T: Decode>(bytes: &[u8]) -> Result<T> {

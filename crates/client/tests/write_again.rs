@@ -3,10 +3,9 @@
 //! the bytes again" on to its caller; it does so itself, as a new request.
 
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::error::WRITE_AGAIN;
 use holdfast_base::frame::Header;
 use holdfast_base::ids::{FileId, SessionId};
-use holdfast_base::{Error, Kind};
+use holdfast_base::{Error, Kind, Reason};
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
 use holdfast_env::RealClock;
 use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Server, ServerConfig, Service, Who};
@@ -34,8 +33,8 @@ impl Service for Gateway {
                     let body = batch.take_body(i).into_vec();
                     self.puts.lock().unwrap().push((number, body));
                     if number <= self.cut_off {
-                        let what = format!("put `/f`: chunk `s0.9` was sealed: {WRITE_AGAIN}");
-                        batch.reply_error(i, &Error::retry(what));
+                        let what = "put `/f`: chunk `s0.9` was sealed: write the bytes again";
+                        batch.reply_error(i, &Error::retry(what).because(Reason::WriteAgain));
                     } else {
                         batch.reply(i, |m| FileId(number).encode(m), ());
                     }

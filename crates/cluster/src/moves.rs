@@ -6,6 +6,7 @@
 //! was when it was frozen. So what arrives is what departed.
 
 mod copies;
+mod course;
 mod unfinished;
 
 pub use copies::{CHANGES_MAX, Change, Copies, Copying, Following, SUBTREE_MAX};

@@ -10,7 +10,7 @@ use holdfast_view::{Applied, Context, View};
 fn applied(result: Result<Vec<u8>>) -> Applied {
     match result {
         Ok(bytes) => Applied::Ok(bytes),
-        Err(Error { kind: Kind::Unsupported, message }) => Applied::UnknownVersion(message),
+        Err(Error { kind: Kind::Unsupported, message, .. }) => Applied::UnknownVersion(message),
         Err(refusal) => Applied::Refused(refusal),
     }
 }

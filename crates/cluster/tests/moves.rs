@@ -657,6 +657,20 @@ fn refused(result: Result<Outcome, Error>, kind: Kind, word: &str) {
     assert!(e.kind == kind && e.message.contains(word), "{e:?}");
 }
 
+/// Who leads looks first whether it is; an entry that was decided on an older view comes all the same, and a debt that was
+/// heard once is told no more.
+#[test]
+fn a_debt_that_comes_before_its_slot_is_held_is_not_heard() {
+    let mut world = World::new(2);
+    let pointer = world.pack(0);
+    world.apply(0, &put_at("/d/x", Some(pointer))).unwrap();
+    let debt = Debt::Slot { chunk: pointer.chunk, slot: pointer.slot.0 };
+    let told = Command::LetGo { from: 1, first: 0, debts: vec![debt] };
+    refused(world.apply(0, &told), Kind::Retry, "not held yet");
+    world.moved(1, freeze);
+    world.apply(0, &told).unwrap();
+}
+
 #[test]
 fn what_is_frozen_takes_no_changes_until_it_is_there_or_stays_after_all() {
     let mut world = World::new(3);

@@ -3,8 +3,8 @@
 
 use crate::decimal::Decimal;
 use crate::fault::{Fault, Result};
-use crate::value::{Item, NESTING_MAX, Value};
-use serde_json::{Map, Value as Json, json};
+use crate::value::{Item, NAME_BYTES_MAX, NESTING_MAX, Value};
+use serde_json::{Map, Value as Json};
 use std::collections::BTreeSet;
 
 /// What was read, and the first thing that is wrong with its values.
@@ -41,32 +41,98 @@ pub fn to_value(json: &Json) -> Result<Read<Value>> {
 }
 
 /// Writes an item or a key.
-pub fn from_item(item: &Item) -> Json {
-    Json::Object(item.iter().map(|(name, value)| (name.clone(), from_value(value))).collect())
+pub fn put_item(out: &mut String, item: &Item) {
+    let pair = |out: &mut String, (name, value): (&String, &Value)| {
+        put_text(out, name);
+        out.push(':');
+        put_value(out, value);
+    };
+    put_all(out, ['{', '}'], item, pair);
 }
 
 /// Writes one value.
-pub fn from_value(value: &Value) -> Json {
+pub fn put_value(out: &mut String, value: &Value) {
+    out.push('{');
+    put_text(out, value.kind());
+    out.push(':');
+    put_content(out, value);
+    out.push('}');
+}
+
+/// Writes a value without its type.
+pub fn put_content(out: &mut String, value: &Value) {
     match value {
-        Value::S(text) => json!({"S": text}),
-        Value::N(number) => json!({"N": number.to_string()}),
-        Value::B(bytes) => json!({"B": base64(bytes)}),
-        Value::Bool(truth) => json!({"BOOL": truth}),
-        Value::Null => json!({"NULL": true}),
-        Value::M(map) => json!({"M": from_item(map)}),
-        Value::L(list) => json!({"L": list.iter().map(from_value).collect::<Vec<Json>>()}),
-        Value::Ss(set) => json!({"SS": set}),
-        Value::Ns(set) => {
-            json!({"NS": set.iter().map(Decimal::to_string).collect::<Vec<String>>()})
-        }
-        Value::Bs(set) => {
-            json!({"BS": set.iter().map(|bytes| base64(bytes)).collect::<Vec<String>>()})
-        }
+        Value::S(text) => put_text(out, text),
+        Value::N(number) => put_number(out, number),
+        Value::B(bytes) => put_bytes(out, bytes),
+        Value::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
+        Value::Null => out.push_str("true"),
+        Value::M(map) => put_item(out, map),
+        Value::L(list) => put_all(out, LIST, list, put_value),
+        Value::Ss(set) => put_all(out, LIST, set, |out, text| put_text(out, text)),
+        Value::Ns(set) => put_all(out, LIST, set, put_number),
+        Value::Bs(set) => put_all(out, LIST, set, |out, bytes| put_bytes(out, bytes)),
     }
 }
 
-fn base64(bytes: &[u8]) -> String {
-    base64_simd::STANDARD.encode_to_string(bytes)
+/// What stands around a list.
+pub const LIST: [char; 2] = ['[', ']'];
+
+/// Writes several, with what stands around them.
+pub fn put_all<T>(
+    out: &mut String,
+    [begin, end]: [char; 2],
+    all: impl IntoIterator<Item = T>,
+    put: impl Fn(&mut String, T),
+) {
+    out.push(begin);
+    for (at, one) in all.into_iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        put(out, one);
+    }
+    out.push(end);
+}
+
+/// Writes a string, in quotes.
+pub fn put_text(out: &mut String, text: &str) {
+    out.push('"');
+    // What needs no escape goes as it is, at once.
+    let mut from = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        let escape = match byte {
+            b'"' => "\\\"",
+            b'\\' => "\\\\",
+            b'\n' => "\\n",
+            b'\r' => "\\r",
+            b'\t' => "\\t",
+            0x08 => "\\b",
+            0x0c => "\\f",
+            0..0x20 => "",
+            _ => continue,
+        };
+        out.push_str(&text[from..at]);
+        match escape {
+            "" => out.push_str(&format!("\\u{byte:04x}")),
+            escape => out.push_str(escape),
+        }
+        from = at + 1;
+    }
+    out.push_str(&text[from..]);
+    out.push('"');
+}
+
+fn put_number(out: &mut String, number: &Decimal) {
+    out.push('"');
+    out.push_str(&number.to_string());
+    out.push('"');
+}
+
+fn put_bytes(out: &mut String, bytes: &[u8]) {
+    out.push('"');
+    base64_simd::STANDARD.encode_append(bytes, out);
+    out.push('"');
 }
 
 /// What is said of something that is there in the wrong shape. `collection` is said of a list.
@@ -163,6 +229,12 @@ impl Reader {
     fn item(&mut self, json: &Json, kind: &str, depth: usize) -> Result<Item> {
         let map = to_map(json, kind)?;
         let there = map.iter().filter(|(_, value)| !value.is_null());
+        if there.clone().any(|(name, _)| name.len() > NAME_BYTES_MAX) {
+            self.note(format!(
+                "One or more parameter values were invalid: Attribute name is too large, must have at most \
+                 {NAME_BYTES_MAX} bytes"
+            ));
+        }
         there.map(|(name, value)| Ok((name.clone(), self.value(value, depth)?))).collect()
     }
 
@@ -307,6 +379,17 @@ fn to_bytes(json: &Json) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::fault::Type;
+    use serde_json::json;
+
+    #[test]
+    fn strings_are_written_as_the_library_writes_them() {
+        let all: String = (0..0x180u32).filter_map(char::from_u32).collect();
+        for text in [&all, "", "\u{2028}\u{ffff}\u{10ffff}", "plain", "\"", "a\\"] {
+            let mut out = String::new();
+            put_text(&mut out, text);
+            assert_eq!(out, Json::from(text).to_string());
+        }
+    }
 
     #[test]
     fn values_come_back_in_their_canonical_form() {
@@ -317,7 +400,11 @@ mod tests {
             "left": null
         });
         let item = to_item(&given).unwrap().checked().unwrap();
-        let written = from_item(&item);
+        let mut text = String::new();
+        put_item(&mut text, &item);
+        let written: Json = serde_json::from_str(&text).unwrap();
+        // As the library writes it.
+        assert_eq!(text, written.to_string());
         assert_eq!(written["n"], json!({"N": "15"}));
         assert_eq!(written["ss"], json!({"SS": ["a", "b"]}));
         assert_eq!(written["ns"], json!({"NS": ["9", "10"]}));
@@ -343,6 +430,8 @@ mod tests {
         ] {
             assert!(told(value.clone()).contains(part), "{value}: {}", told(value.clone()));
         }
+        let named = |bytes: usize| told(json!({"M": {"x".repeat(bytes): {"S": ""}}}));
+        assert!(named(65_535).is_empty() && named(65_536).contains("at most 65535 bytes"));
         let nested = |levels: usize| (0..levels).fold(json!({"S": "x"}), |v, _| json!({"L": [v]}));
         assert_eq!(told(nested(32)), "");
         assert!(told(nested(33)).contains("Nesting Levels"));

@@ -3,6 +3,7 @@
 
 use crate::decimal::Decimal;
 use crate::value::Value;
+use holdfast_base::checksum::fnv1a;
 use holdfast_base::ordered;
 use holdfast_base::random::mix;
 
@@ -44,6 +45,33 @@ pub fn put_sort(out: &mut Vec<u8>, sort: &Value) -> Option<()> {
     Some(())
 }
 
+/// Longest string or binary of a partition key.
+pub const PARTITION_BYTES_MAX: usize = 2048;
+/// Longest string or binary of a sort key.
+pub const SORT_BYTES_MAX: usize = 1024;
+
+/// Appends a sort key, or the table's partition key in a row of a global index, that another one follows.
+pub fn put_ended_sort(out: &mut Vec<u8>, sort: &Value) -> Option<()> {
+    match sort {
+        Value::S(text) => put_ended(out, text.as_bytes()),
+        Value::B(bytes) => put_ended(out, bytes),
+        Value::N(number) => put_number(out, *number),
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Appends what all sort keys begin with, as [`put_ended_sort`] appends them, that begin with this one.
+pub fn put_open_sort(out: &mut Vec<u8>, sort: &Value) -> Option<()> {
+    match sort {
+        Value::S(text) => ordered::put_open(out, text.as_bytes()),
+        Value::B(bytes) => ordered::put_open(out, bytes),
+        Value::N(number) => put_number(out, *number),
+        _ => return None,
+    }
+    Some(())
+}
+
 /// Where the hashes of a segment of a parallel scan begin; `segment` may be the one behind the last.
 pub fn segment_start(segment: u32, segments: u32) -> u64 {
     (u64::from(segment) << 32).div_ceil(u64::from(segments.max(1)))
@@ -51,10 +79,7 @@ pub fn segment_start(segment: u32, segments: u32) -> u64 {
 
 /// FNV-1a, whose bits are then mixed.
 fn hash(key: &[u8]) -> u32 {
-    let fnv = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    (mix(fnv) >> 32) as u32
+    (mix(fnv1a(key.iter().copied())) >> 32) as u32
 }
 
 /// The end is two zeros: what is longer comes later.

@@ -4,11 +4,14 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod answer;
+pub use answer::ANSWER_BYTES;
 pub mod api;
 pub mod decimal;
 pub mod expression;
 pub mod fault;
 pub mod form;
+pub mod index;
 pub mod json;
 pub mod key;
 pub mod range;
@@ -17,5 +20,6 @@ pub mod rows;
 pub mod server;
 pub mod table;
 pub mod tables;
+pub mod token;
 pub mod users;
 pub mod value;

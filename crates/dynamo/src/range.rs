@@ -3,9 +3,10 @@
 use crate::expression::condition::{Comparison, Condition, Operand};
 use crate::expression::path::Path;
 use crate::fault::{Fault, Result};
-use crate::key::{of_partition, put_sort};
+use crate::index::Index;
+use crate::key::{of_partition, put_ended_sort, put_open_sort, put_sort};
 use crate::table::{KeyAttribute, Table};
-use crate::value::{Item, Value};
+use crate::value::Value;
 use holdfast_base::ordered::{self, after_prefix};
 use std::collections::BTreeMap;
 
@@ -16,6 +17,9 @@ enum Wanted {
     Between(Value, Value),
     BeginsWith(Value),
 }
+
+/// How a sort key's bytes are appended.
+type Put = fn(&mut Vec<u8>, &Value) -> Option<()>;
 
 /// A range of keys' bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,10 +114,14 @@ impl Keys {
         }
     }
 
-    /// The range of a table's keys, and the partition key's value.
-    pub fn range(&self, table: &Table) -> Result<Range> {
-        let partition = self.equal_to(&table.partition, table.sort.is_none())?;
-        let sort = match &table.sort {
+    /// The range of a table's keys, or of those of an index.
+    pub fn range(&self, table: &Table, index: Option<&Index>) -> Result<Range> {
+        let (hash, by) = match index {
+            Some(index) => (&index.partition, index.sort.as_ref()),
+            None => (&table.partition, table.sort.as_ref()),
+        };
+        let partition = self.equal_to(hash, by.is_none())?;
+        let sort = match by {
             Some(sort) => match self.wanted.get(&sort.name) {
                 Some(wanted) => Some(wanted),
                 None if self.wanted.len() > 1 => return Err(missed(&sort.name)),
@@ -123,14 +131,26 @@ impl Keys {
         };
         let prefix = of_partition(partition).ok_or_else(mistyped)?;
         let everything = Range { to: after_prefix(&prefix), from: prefix.clone() };
-        let (Some(wanted), Some(attribute)) = (sort, &table.sort) else { return Ok(everything) };
-        let bytes = |value: &Value| {
+        let (Some(wanted), Some(attribute)) = (sort, by) else { return Ok(everything) };
+        // In an index the table's key comes behind: one value begins several keys.
+        let (put, put_begin): (Put, Put) = match index {
+            Some(_) => (put_ended_sort, put_open_sort),
+            None => (put_sort, put_sort),
+        };
+        let bytes_by = |put: Put, value: &Value| {
             let mut bytes = prefix.clone();
             let is_right = value.kind() == attribute.kind;
-            is_right.then(|| put_sort(&mut bytes, value)).flatten().ok_or_else(mistyped)?;
+            is_right.then(|| put(&mut bytes, value)).flatten().ok_or_else(mistyped)?;
             Ok::<Vec<u8>, Fault>(bytes)
         };
-        let behind = |value: &Value| bytes(value).map(|bytes| ordered::next(&bytes));
+        let bytes = |value: &Value| bytes_by(put, value);
+        let behind = |value: &Value| {
+            let bytes = bytes(value)?;
+            Ok::<Vec<u8>, Fault>(match index {
+                Some(_) => after_prefix(&bytes).unwrap_or(bytes),
+                None => ordered::next(&bytes),
+            })
+        };
         Ok(match wanted {
             Wanted::Compare(comparison, value) => match comparison {
                 Comparison::Equal | Comparison::NotEqual => {
@@ -143,7 +163,7 @@ impl Keys {
             },
             Wanted::Between(low, high) => Range { from: bytes(low)?, to: Some(behind(high)?) },
             Wanted::BeginsWith(value) => {
-                let from = bytes(value)?;
+                let from = bytes_by(put_begin, value)?;
                 Range { to: after_prefix(&from), from }
             }
         })
@@ -169,13 +189,16 @@ impl Keys {
         }
     }
 
-    /// Whether a query may go on behind a key: it must lie in what is asked for.
-    pub fn check_start(&self, table: &Table, start: &Item, range: &Range) -> Result<()> {
-        let bytes = table.key_of(start).map_err(|fault| {
-            wrong(format!("The provided starting key is invalid: {}", fault.message))
-        })?;
-        let is_inside = bytes >= range.from && range.to.as_ref().is_none_or(|to| bytes < *to);
-        let sort = table.sort.as_ref().filter(|sort| self.wanted.contains_key(&sort.name));
+    /// Whether a query may go on behind a key: it must lie in what is asked for. `sort` is the attribute that keys are
+    /// ordered by.
+    pub fn check_start(
+        &self,
+        sort: Option<&KeyAttribute>,
+        key: &[u8],
+        range: &Range,
+    ) -> Result<()> {
+        let is_inside = *key >= *range.from && range.to.as_ref().is_none_or(|to| *key < **to);
+        let sort = sort.filter(|sort| self.wanted.contains_key(&sort.name));
         match (is_inside, sort) {
             (true, _) => Ok(()),
             (false, None) => Err(wrong(

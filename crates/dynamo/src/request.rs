@@ -27,8 +27,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("QueryFilter", "use FilterExpression"),
     ("ScanFilter", "use FilterExpression"),
     ("AttributesToGet", "use ProjectionExpression"),
-    ("LocalSecondaryIndexes", "there are no indexes"),
-    ("GlobalSecondaryIndexes", "there are no indexes"),
     ("ReplicaUpdates", "there are no replicas by this way"),
 ];
 

@@ -1,6 +1,7 @@
 //! DynamoDB's port: connections as S3's port keeps them, `POST /` with a target, a signature and a
 //! JSON body, and an answer with its checksum and an id. Decides nothing about items.
 
+use crate::answer::no_memory;
 use crate::api::{Api, only_reads};
 use crate::fault::{Fault, Result, Type};
 use crate::users::{Head, Keys};
@@ -131,9 +132,9 @@ impl Door {
                 let why = Fault::shape(
                     "The body is larger than 16777216 bytes, or than this node has memory for",
                 )
-                .to_json();
+                .to_text();
                 let status = StatusCode::PAYLOAD_TOO_LARGE;
-                return self.answer(status, kind, why.to_string(), None);
+                return self.answer(status, kind, why, None);
             }
             Err(Received::NoMemory) => {
                 return self.refuse(no_memory(), kind);
@@ -143,14 +144,7 @@ impl Door {
             }
         };
         match self.carry_out(&head.headers, asked, &body, &mut share).await {
-            Ok(answer) => {
-                drop((body, share));
-                let answer = answer.to_string();
-                // It is done, and who were told otherwise would do it again: the answer counts, and is
-                // not refused, however much others have.
-                let share = self.limits.budget.hold(answer.len() as u64);
-                self.answer(StatusCode::OK, kind, answer, Some(share))
-            }
+            Ok((answer, share)) => self.answer(StatusCode::OK, kind, answer, Some(share)),
             Err(fault) => self.refuse(fault, kind),
         }
     }
@@ -175,7 +169,7 @@ impl Door {
         (operation, head): (&str, Head<'_>),
         body: &[u8],
         share: &mut Share,
-    ) -> Result<Json> {
+    ) -> Result<(String, Share)> {
         let key = head.check(headers, body)?;
         // Nobody's body is not looked at. A document takes many times its bytes where its values are
         // small.
@@ -223,7 +217,10 @@ impl Door {
     fn refuse(&self, fault: Fault, kind: &'static str) -> Response<Whole> {
         let status = StatusCode::from_u16(fault.kind.status()).unwrap_or(StatusCode::BAD_REQUEST);
         let failed = (fault.kind == Type::InternalServerError).then(|| fault.message.clone());
-        let answer = self.answer(status, kind, fault.to_json().to_string(), None);
+        // There may be an item in it, or a hundred.
+        let text = fault.to_text();
+        let share = self.limits.budget.hold(text.len() as u64);
+        let answer = self.answer(status, kind, text, Some(share));
         if let Some(why) = failed {
             let id = answer.headers().get("x-amzn-requestid");
             let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
@@ -260,11 +257,6 @@ impl Door {
 
 fn text(headers: &HeaderMap, name: HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
-}
-
-fn no_memory() -> Fault {
-    let why = "Other clients have all memory for now: come again in a moment";
-    Fault::new(Type::ServiceUnavailable, why)
 }
 
 /// Why there is no body.

@@ -9,6 +9,8 @@ pub type Item = BTreeMap<String, Value>;
 
 /// How many bytes an item may count.
 pub const ITEM_BYTES_MAX: usize = 400 << 10;
+/// How many bytes the name of an attribute may have.
+pub const NAME_BYTES_MAX: usize = (64 << 10) - 1;
 /// How deep lists and maps may lie in each other.
 pub const NESTING_MAX: usize = 32;
 

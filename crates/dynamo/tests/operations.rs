@@ -119,7 +119,8 @@ fn writes_are_conditional_and_tell_what_was_there() {
         }),
     )
     .unwrap_err();
-    assert_eq!(fault.to_json()["Item"]["n"], json!({"N": "1"}));
+    let told: Json = serde_json::from_str(&fault.to_text()).unwrap();
+    assert_eq!(told["Item"]["n"], json!({"N": "1"}));
     let update = |returns: &str| {
         done(
             &api,
@@ -342,7 +343,7 @@ fn batches_say_what_they_left() {
 fn what_is_not_there_is_refused_by_its_name() {
     let (_, api) = memory();
     create(&api, "abc", Some("S"));
-    for operation in ["TransactWriteItems", "ExecuteStatement", "Nonsense", "getItem", ""] {
+    for operation in ["ExecuteTransaction", "ExecuteStatement", "Nonsense", "getItem", ""] {
         let (kind, why) = refused(&api, operation, json!({}));
         assert!(kind == Type::UnknownOperation && why.contains(operation), "{operation}");
     }

@@ -3,6 +3,7 @@
 //! says that it was skipped; `make dynamo` installs them and runs for longer.
 
 mod support {
+    pub mod global_requests;
     pub mod memory;
     pub mod port;
     pub mod requests;
@@ -17,8 +18,9 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use support::global_requests::global_table;
 use support::port::{Client, start};
-use support::requests::{Requests, TABLES};
+use support::requests::{Requests, TABLES, creation};
 
 /// Requests in an ordinary run; `make dynamo` sets another number.
 const REQUESTS: u64 = 500;
@@ -134,25 +136,30 @@ fn told(operation: &str, client: &mut Client, body: &Json) -> Result<Json, Strin
     Ok(answer)
 }
 
+/// Starts dynalite.
+fn start_dynalite(main: &Path) -> Oracle {
+    let command = |port: u16| {
+        let mut command = Command::new("node");
+        command.arg(main).args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--createTableMs", "1", "--deleteTableMs", "1"]);
+        command
+    };
+    Oracle::start(command, "listening")
+}
+
+/// Starts moto's server.
+fn start_moto(python: &Path) -> Oracle {
+    let command = |port: u16| {
+        let mut command = Command::new(python);
+        let main = "import sys; from moto.server import main; main(sys.argv[1:])";
+        command.args(["-c", main, "-H", "127.0.0.1", "-p", &port.to_string()]);
+        command
+    };
+    Oracle::start(command, "Running on")
+}
+
 fn create(client: &mut Client) {
-    for (name, partition, sort) in TABLES {
-        let mut schema = vec![json!({"AttributeName": "p", "KeyType": "HASH"})];
-        let mut kinds = vec![json!({"AttributeName": "p", "AttributeType": partition})];
-        if let Some(sort) = sort {
-            schema.push(json!({"AttributeName": "s", "KeyType": "RANGE"}));
-            kinds.push(json!({"AttributeName": "s", "AttributeType": sort}));
-        }
-        let body = json!({
-            "TableName": name, "KeySchema": schema, "AttributeDefinitions": kinds,
-            "BillingMode": "PAY_PER_REQUEST"
-        });
-        let made = client.call("CreateTable", body.to_string().as_bytes()).unwrap();
-        assert_eq!(made.status, 200, "{}", made.body);
-        let named = json!({"TableName": name}).to_string();
-        while client.call("DescribeTable", named.as_bytes()).unwrap().json()["Table"]["TableStatus"]
-            != "ACTIVE"
-        {}
-    }
+    TABLES.iter().for_each(|table| make(client, &creation(*table)));
 }
 
 fn number_of(name: &str, usual: u64) -> u64 {
@@ -171,20 +178,9 @@ fn where_both_others_agree_so_do_we() {
         println!("!! SKIPPED: moto and dynalite are not installed, `make dynamo` does that");
         return;
     };
-    let start_dynalite = |port: u16| {
-        let mut command = Command::new("node");
-        command.arg(&dynalite).args(["--host", "127.0.0.1", "--port", &port.to_string()]);
-        command.args(["--createTableMs", "1", "--deleteTableMs", "1"]);
-        command
-    };
-    let start_moto = |port: u16| {
-        let mut command = Command::new(&moto);
-        let main = "import sys; from moto.server import main; main(sys.argv[1:])";
-        command.args(["-c", main, "-H", "127.0.0.1", "-p", &port.to_string()]);
-        command
-    };
-    let mut dynalite = Oracle::start(start_dynalite, "listening");
-    let moto = Oracle::start(start_moto, "Running on");
+    let main = dynalite;
+    let mut dynalite = start_dynalite(&main);
+    let moto = start_moto(&moto);
     let (_server, ours) = start(1 << 30);
     let mut clients = [ours, dynalite.address, moto.address].map(|a| Client::connect(a).unwrap());
     clients.iter_mut().for_each(create);
@@ -201,7 +197,7 @@ fn where_both_others_agree_so_do_we() {
             // Some requests that are right end it: a map that is set into itself, for one.
             ended += 1;
             assert!(ended < 2 + many / 500, "dynalite ended {ended} times, at last: {body}");
-            dynalite = Oracle::start(start_dynalite, "listening");
+            dynalite = start_dynalite(&main);
             clients[1] = Client::connect(dynalite.address).unwrap();
             create(&mut clients[1]);
             TABLES.iter().for_each(|table| empty(&mut clients, *table));
@@ -235,6 +231,182 @@ fn where_both_others_agree_so_do_we() {
     let few = wrong.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
     assert!(wrong.is_empty(), "{} of {agreed} differ from both, seed {seed}:\n{few}", wrong.len());
     assert!(agreed > many / 2, "the others agree on {agreed} of {many} only");
+}
+
+/// The answer to a transaction, or the codes of its reasons, or the error's type.
+fn transaction_told(client: &mut Client, operation: &str, body: &Json) -> Result<Json, String> {
+    let answer = client.call(operation, body.to_string().as_bytes()).map_err(|e| e.to_string())?;
+    let json = answer.json();
+    if answer.status == 200 {
+        return Ok(normal(&json["Responses"]));
+    }
+    let kind = json["__type"].as_str().unwrap_or_default().rsplit('#').next().unwrap_or_default();
+    let code = |reason: &Json| json!([reason["Code"], normal(&reason["Item"])]);
+    match &json["CancellationReasons"] {
+        Json::Array(reasons) => Err(reasons.iter().map(code).collect::<Json>().to_string()),
+        _ => Err(format!("{} {kind}", answer.status)),
+    }
+}
+
+/// Whether moto answers, or cancels for conditions alone: what is wrong with an expression or an item it finds, or
+/// does not, in its own ways, and dynalite judges of that by single requests.
+fn is_of_dynamodb(told: &Result<Json, String>) -> bool {
+    let Err(why) = told else { return true };
+    let known = [json!("None"), json!("ConditionalCheckFailed"), json!(null)];
+    match serde_json::from_str::<Json>(why) {
+        Ok(Json::Array(reasons)) => reasons.iter().all(|reason| known.contains(&reason[0])),
+        _ => false,
+    }
+}
+
+/// Where moto is wrong: to it what is not there is NULL, and it projects nothing of what is read together.
+fn is_motos(operation: &str, body: &Json) -> bool {
+    let part = if operation == "TransactGetItems" { "ProjectionExpression" } else { "NULL" };
+    body.to_string().contains(part)
+}
+
+/// Local indexes: where both give the same answer, or the same type of error, so do we.
+#[test]
+fn local_indexes_are_those_of_both_others() {
+    indexes_are_alike(&Requests::indexed_table(), Requests::indexed);
+}
+
+/// And global ones.
+#[test]
+fn global_indexes_are_those_of_both_others() {
+    indexes_are_alike(&global_table(), Requests::global);
+}
+
+/// Of equal keys of a global index everybody has an order of his own; so which of them are on a page is his, too.
+fn without_order(told: Result<Json, String>, body: &Json) -> Result<Json, String> {
+    told.map(|mut told| {
+        if body["TableName"] == "global" && told.get("Items").is_some() {
+            match body.get("Limit") {
+                Some(_) => told = json!([told["Count"], told["LastEvaluatedKey"].is_null()]),
+                None => {
+                    if let Json::Array(items) = &mut told["Items"] {
+                        items.sort_by_key(Json::to_string);
+                    }
+                }
+            }
+        }
+        told
+    })
+}
+
+/// Makes a table, and waits until it is there.
+fn make(client: &mut Client, table: &Json) {
+    let made = client.call("CreateTable", table.to_string().as_bytes()).unwrap();
+    assert_eq!(made.status, 200, "{}", made.body);
+    let named = json!({"TableName": table["TableName"]}).to_string();
+    while client.call("DescribeTable", named.as_bytes()).unwrap().json()["Table"]["TableStatus"]
+        != "ACTIVE"
+    {}
+}
+
+fn indexes_are_alike(table: &Json, next: fn(&mut Requests) -> (&'static str, Json)) {
+    let Some((main, moto)) = installed() else {
+        println!("!! SKIPPED: moto and dynalite are not installed, `make dynamo` does that");
+        return;
+    };
+    let (mut dynalite, moto) = (start_dynalite(&main), start_moto(&moto));
+    let (_server, ours) = start(1 << 30);
+    let mut clients = [ours, dynalite.address, moto.address].map(|a| Client::connect(a).unwrap());
+    clients.iter_mut().for_each(|client| make(client, table));
+    let name = table["TableName"].as_str().unwrap();
+    let seed = number_of(SEED_SET, 1);
+    let mut requests = Requests { random: Random::new(seed) };
+    let (mut wrong, mut counts) = (Vec::new(), BTreeMap::<String, u64>::new());
+    let (many, mut ended) = (number_of(REQUESTS_SET, REQUESTS), 0);
+    for i in 0..many {
+        let (operation, body) = next(&mut requests);
+        let [ours, dynalite_told, moto] =
+            clients.each_mut().map(|client| without_order(told(operation, client, &body), &body));
+        if is_gone(&dynalite_told) {
+            ended += 1;
+            assert!(ended < 2 + many / 500, "dynalite ended {ended} times, at last: {body}");
+            dynalite = start_dynalite(&main);
+            clients[1] = Client::connect(dynalite.address).unwrap();
+            make(&mut clients[1], table);
+            empty(&mut clients, (name, TABLES[1].1, TABLES[1].2));
+            continue;
+        }
+        let same = dynalite_told == moto;
+        *counts
+            .entry(format!("{operation}{}", if same { "" } else { ", not alike" }))
+            .or_default() += 1;
+        if same && ours != moto {
+            wrong.push(format!("{i}: {operation} {body}\n  ours: {ours:?}\n  both: {moto:?}"));
+        }
+        if !same || ours != moto {
+            empty(&mut clients, (name, TABLES[1].1, TABLES[1].2));
+        }
+    }
+    println!(
+        "indexes of `{name}`: {many} from seed {seed}, dynalite ended {ended} times: {counts:?}"
+    );
+    let few = wrong.iter().take(10).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} differ from both, seed {seed}:\n{few}", wrong.len());
+    assert!(counts.get("Query").is_some_and(|count| count * 10 > many), "{counts:?}");
+}
+
+/// dynalite has no transactions: what moto answers, or cancels for conditions, so do we.
+#[test]
+fn transactions_are_those_of_moto() {
+    let Some((_, moto)) = installed() else {
+        println!("!! SKIPPED: moto and dynalite are not installed, `make dynamo` does that");
+        return;
+    };
+    let moto = start_moto(&moto);
+    let (_server, ours) = start(1 << 30);
+    let mut clients = [ours, moto.address].map(|address| Client::connect(address).unwrap());
+    clients.iter_mut().for_each(create);
+    let seed = number_of(SEED_SET, 1);
+    let mut requests = Requests { random: Random::new(seed) };
+    let (mut wrong, mut counts) = (Vec::new(), BTreeMap::<String, u64>::new());
+    let many = number_of(REQUESTS_SET, REQUESTS);
+    for i in 0..many {
+        let (operation, body) = match i % 4 {
+            3 => ("TransactGetItems", requests.gets()),
+            _ => {
+                let actions = requests.actions().into_iter();
+                let items = actions.map(|(kind, body)| json!({kind: body})).collect::<Vec<_>>();
+                ("TransactWriteItems", json!({"TransactItems": items}))
+            }
+        };
+        let [ours, moto] =
+            clients.each_mut().map(|client| transaction_told(client, operation, &body));
+        let is_refused = ours.as_ref().is_err_and(|why| why.contains("ValidationException"));
+        let is_known = is_of_dynamodb(&moto) && !is_refused && !is_motos(operation, &body);
+        let what = match (&moto, is_known) {
+            (_, false) => "not held against it",
+            (Ok(_), _) => "answered",
+            (Err(_), _) => "cancelled",
+        };
+        *counts.entry(format!("{operation} {what}")).or_default() += 1;
+        if is_known && ours != moto {
+            wrong.push(format!("{i}: {operation} {body}\n  ours: {ours:?}\n  moto: {moto:?}"));
+        }
+        if ours != moto {
+            // Whatever was written may differ from here on.
+            for (table, key) in
+                TABLES.into_iter().flat_map(|t| Requests::keys(t).into_iter().map(move |k| (t, k)))
+            {
+                let gone = json!({"TableName": table.0, "Key": key}).to_string();
+                for client in &mut clients {
+                    assert_eq!(client.call("DeleteItem", gone.as_bytes()).unwrap().status, 200);
+                }
+            }
+        }
+    }
+    println!("transactions: {many} from seed {seed}: {counts:?}");
+    let few = wrong.iter().take(10).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} differ from moto, seed {seed}:\n{few}", wrong.len());
+    for what in
+        ["TransactGetItems answered", "TransactWriteItems answered", "TransactWriteItems cancelled"]
+    {
+        assert!(counts.get(what).is_some_and(|count| count * 20 > many), "{what}: {counts:?}");
+    }
 }
 
 /// Drops a table that was made by the way, everywhere.

@@ -3,63 +3,27 @@
 
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/node.rs"]
+mod node;
 
 use holdfast_base::random::Random;
 use holdfast_dynamo::decimal::Decimal;
 use holdfast_dynamo::form;
-use holdfast_dynamo::rows::{Expect, Rows, Span, Versioned, Written};
-use holdfast_dynamo::table::{KeyAttribute, Table};
+use holdfast_dynamo::index::{self, Index, Projection};
+use holdfast_dynamo::rows::{
+    Expect, GroupDo, GroupWrite, GroupWritten, Place, Rows, Span, Versioned, Written,
+};
+use holdfast_dynamo::table::{GLOBAL_FROM, KeyAttribute, Table};
 use holdfast_dynamo::tables::{TABLE, Tables};
-use holdfast_dynamo::value::Value;
-use holdfast_env::net::NoPeers;
-use holdfast_env::{RealClock, RealDisk, RealEngine, RealRng, SeededRng, runtime};
-use holdfast_node::{Machine, Node, NodeConfig};
-use holdfast_table::face::TableFace;
-use holdfast_table::regions::Regions;
+use holdfast_dynamo::token::Token;
+use holdfast_dynamo::value::{Item, Value};
+use holdfast_env::{SeededRng, runtime};
 use holdfast_wire::table::Scan;
 use memory::Memory;
-use std::path::PathBuf;
+use node::World;
 use std::sync::Arc;
 
 const NAMES: [&str; 3] = ["a", "ab", "b"];
-
-/// A node with tables, below a directory that goes with it.
-struct World {
-    directory: PathBuf,
-    face: Arc<TableFace>,
-}
-
-impl World {
-    #[expect(clippy::disallowed_methods, reason = "the directory is the test's own")]
-    fn new() -> World {
-        let name = format!(
-            "holdfast-dynamo-{}-{:x}",
-            std::process::id(),
-            holdfast_env::Rng::next_u64(&RealRng)
-        );
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let machine = Machine {
-            disk: Arc::new(RealDisk),
-            engine: Arc::new(RealEngine),
-            clock: Arc::new(RealClock::new()),
-            rng: Arc::new(RealRng),
-            peers: Arc::new(NoPeers),
-            meter: Arc::default(),
-        };
-        let config = NodeConfig { worker_threads: 2, ..NodeConfig::new(&directory) };
-        let node = Node::open(machine, &config, None).unwrap();
-        let face = TableFace::new(node, 1 << 30, Regions::default());
-        face.open_all();
-        World { directory, face }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
 
 /// The same question to both.
 struct Both {
@@ -108,6 +72,72 @@ impl Both {
         }
     }
 
+    /// Rows that are read together, and then written together, as they were found or not.
+    async fn group(&self, random: &mut Random, step: u64) {
+        let mut keys: Vec<(String, Vec<u8>)> = Vec::new();
+        for _ in 0..=random.below(3) {
+            let key = (NAMES[random.below(3) as usize].to_owned(), vec![random.below(4) as u8]);
+            // As every operation does.
+            let _ = self.own.table(&key.0, false).await.unwrap();
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let (own, plain) = (self.own.read_group(&keys).await, self.plain.read_group(&keys).await);
+        let (own, plain) = match (own, plain) {
+            (Ok(own), Ok(plain)) => (own, plain),
+            (Err(own), Err(plain)) => return assert_eq!(own.kind, plain.kind),
+            (own, plain) => panic!("{own:?}, {plain:?}"),
+        };
+        let contents = |found: &[Option<Versioned>]| -> Vec<Option<Vec<u8>>> {
+            found.iter().map(|found| bytes(found.as_ref())).collect()
+        };
+        assert_eq!(contents(&own), contents(&plain), "{keys:?}");
+        let (mut of_own, mut of_plain) = (Vec::new(), Vec::new());
+        for (at, (table, key)) in keys.into_iter().enumerate() {
+            let what = match random.below(5) {
+                0 => GroupDo::Delete,
+                1 => GroupDo::Check,
+                2 => GroupDo::Remove,
+                _ => GroupDo::Put(step.to_le_bytes().to_vec()),
+            };
+            let (is_any, is_stale) = (random.below(4) == 0, random.below(6) == 0);
+            let is_any = what == GroupDo::Remove || is_any && what != GroupDo::Check;
+            for (writes, found) in [(&mut of_own, &own[at]), (&mut of_plain, &plain[at])] {
+                let expect = match found {
+                    _ if is_any => Expect::Any,
+                    Some(found) => Expect::Version(found.version + u64::from(is_stale)),
+                    None if is_stale => Expect::Version(1),
+                    None => Expect::Absent,
+                };
+                let place = Place::Row(table.clone(), key.clone());
+                writes.push(GroupWrite { place, expect, what: what.clone() });
+            }
+        }
+        // As the table is described, or was before.
+        let name = of_own.first().map(|write| write.place.clone());
+        if let Some(Place::Row(name, _)) = name.filter(|_| random.below(2) == 0) {
+            let stale = u64::from(random.below(4) == 0);
+            let own = self.own.table(&name, false).await.unwrap().unwrap().version;
+            let plain = self.plain.table(&name, false).await.unwrap().unwrap().version;
+            for (writes, version) in [(&mut of_own, own), (&mut of_plain, plain)] {
+                let (place, what) = (Place::Table(name.clone()), GroupDo::Check);
+                let expect = Expect::Version(version - stale);
+                writes.insert(0, GroupWrite { place, expect, what });
+            }
+        }
+        let token = format!("t{}", random.below(3));
+        for writes in [&mut of_own, &mut of_plain] {
+            let place = Place::Token(token.clone());
+            let what = GroupDo::Put(Token::new(step, "[]").bytes());
+            writes.push(GroupWrite { place, expect: Expect::Any, what });
+        }
+        let own = self.own.write_group(of_own.clone()).await.unwrap();
+        assert_eq!(own, self.plain.write_group(of_plain).await.unwrap(), "{of_own:?}");
+        let (own, plain) = (self.own.token(&token).await, self.plain.token(&token).await);
+        assert_eq!(bytes(own.unwrap().as_ref()), bytes(plain.unwrap().as_ref()));
+    }
+
     async fn all(&self, table: &str, span: &Span) {
         let (mut own, mut plain) = (Vec::new(), Vec::new());
         for (rows, found) in [(&*self.own as &dyn Rows, &mut own), (&self.plain, &mut plain)] {
@@ -132,15 +162,17 @@ impl Both {
             assert_eq!(own, self.plain.table_names(after, limit).await.unwrap());
         }
         for name in NAMES {
-            let own = self.own.table(name).await.unwrap();
-            let plain = self.plain.table(name).await.unwrap();
+            let own = self.own.table(name, false).await.unwrap();
+            let plain = self.plain.table(name, false).await.unwrap();
             assert_eq!(bytes(own.as_ref()), bytes(plain.as_ref()), "{name}");
         }
     }
 
     async fn set_table(&self, name: &str, description: Option<Vec<u8>>, is_stale: bool) {
-        let (own, plain) =
-            (self.own.table(name).await.unwrap(), self.plain.table(name).await.unwrap());
+        let (own, plain) = (
+            self.own.table(name, false).await.unwrap(),
+            self.plain.table(name, false).await.unwrap(),
+        );
         let expect = |found: Option<Versioned>| match found {
             Some(found) => Expect::Version(found.version + u64::from(is_stale)),
             None if is_stale => Expect::Version(1),
@@ -163,6 +195,8 @@ fn described(number: u64, ttl: Option<&str>) -> Vec<u8> {
         sort: None,
         throughput: None,
         ttl: ttl.map(str::to_owned),
+        indexes: Vec::new(),
+        next_index: GLOBAL_FROM,
     };
     table.to_bytes()
 }
@@ -178,6 +212,7 @@ async fn steps(both: &Both, random: &mut Random) {
             3 => both.tables(1 + random.below(4) as usize).await,
             4..=6 => {
                 let span = Span {
+                    index: None,
                     from: key(random),
                     to: (random.below(2) == 0).then(|| key(random)),
                     backwards: random.below(2) == 0,
@@ -186,10 +221,11 @@ async fn steps(both: &Both, random: &mut Random) {
                 };
                 both.all(name, &span).await;
             }
-            seven @ 7.. => {
+            7 | 8 => both.group(random, step).await,
+            seven @ 9.. => {
                 let (key, consistent) = (key(random), seven % 2 == 0);
                 // As every operation does.
-                let _ = both.own.table(name).await.unwrap();
+                let _ = both.own.table(name, false).await.unwrap();
                 let Some(expect) = both.read(name, &key, consistent).await else { continue };
                 let expect = match random.below(4) {
                     0 => (Expect::Any, Expect::Any),
@@ -212,14 +248,14 @@ fn whatever_is_asked_a_nodes_tables_answer_as_plain_ones() {
         runtime::block_on(async {
             steps(&both, &mut Random::new(seed)).await;
             for name in NAMES {
-                let live = both.own.table(name).await.unwrap().is_some();
+                let live = both.own.table(name, false).await.unwrap().is_some();
                 if live {
                     both.set_table(name, None, false).await;
                 }
             }
-            // What is gone goes in a few sweeps, names' rows with it.
+            // What is gone goes in a few sweeps, names' rows with it, and old tokens.
             for _ in 0..4 {
-                both.own.sweep(0).await.unwrap();
+                both.own.sweep(1_800_000_000).await.unwrap();
             }
             let scan = Scan {
                 table: TABLE.into(),
@@ -235,6 +271,75 @@ fn whatever_is_asked_a_nodes_tables_answer_as_plain_ones() {
     }
 }
 
+/// An item goes with its rows in an index, whether its time is over or its table is gone.
+#[test]
+fn what_goes_by_itself_goes_from_indexes_too() {
+    let world = World::new();
+    let own = Tables::new(world.face.clone(), Arc::new(SeededRng::new(1)));
+    let key = |name: &str, kind: &str| KeyAttribute { name: name.into(), kind: kind.into() };
+    let by = Index {
+        name: "by".into(),
+        number: 0,
+        partition: key("p", "S"),
+        sort: Some(key("a", "N")),
+        projection: Projection::KeysOnly,
+        global: None,
+    };
+    let table = Table {
+        name: "t".into(),
+        id: "1".into(),
+        created_ms: 1,
+        partition: key("p", "S"),
+        sort: Some(key("s", "N")),
+        throughput: None,
+        ttl: Some("t".into()),
+        indexes: vec![by],
+        next_index: GLOBAL_FROM,
+    };
+    let now_s = 1_800_000_000;
+    let item = |number: u64| -> Item {
+        let n = |number: u64| Value::N(Decimal::parse(&number.to_string()).unwrap());
+        let attributes = [
+            ("p", Value::S("x".into())),
+            ("s", n(number)),
+            ("a", n(number % 7)),
+            ("t", n(now_s - 1 + number % 3)),
+        ];
+        attributes.map(|(name, value)| (name.to_owned(), value)).into()
+    };
+    let rows = async |index| {
+        let (from, to) = (Vec::new(), None);
+        let span = Span { index, from, to, backwards: false, rows_max: 1000, bytes_max: 1 << 20 };
+        own.scan("t", &span, true).await.unwrap().len()
+    };
+    runtime::block_on(async {
+        own.set_table("t", Some(table.to_bytes()), Expect::Absent).await.unwrap();
+        own.table("t", false).await.unwrap();
+        assert!(own.is_one().await.unwrap());
+        for number in 0..30 {
+            let item = item(number);
+            let key = table.key_of_item(&item).unwrap();
+            let what = GroupDo::Put(form::to_bytes(&item));
+            let place = Place::Row("t".into(), key);
+            let mut writes = vec![GroupWrite { place, expect: Expect::Absent, what }];
+            writes.extend(index::writes(&table, None, Some(&item)));
+            assert_eq!(own.write_group(writes).await.unwrap(), GroupWritten::Done);
+        }
+        assert_eq!((rows(None).await, rows(Some(0)).await), (30, 30));
+        own.sweep(now_s).await.unwrap();
+        assert_eq!((rows(None).await, rows(Some(0)).await), (20, 20));
+        own.set_table("t", None, Expect::Any).await.unwrap();
+        for _ in 0..3 {
+            own.sweep(now_s).await.unwrap();
+        }
+        let (table, from, until) = (TABLE.into(), Vec::new(), None);
+        let scan = Scan { table, from, until, backwards: false, rows_max: 10 };
+        let left = runtime::answer(|done| world.face.ask_scan(scan, done)).await.unwrap();
+        assert_eq!(left.unwrap().found, []);
+    })
+    .unwrap();
+}
+
 /// More items than one look sees: those whose time is over go, whatever lies between them, and no others.
 #[test]
 fn items_whose_time_is_over_go_and_others_stay() {
@@ -247,7 +352,7 @@ fn items_whose_time_is_over_go_and_others_stay() {
     runtime::block_on(async {
         own.set_table("t", Some(described(1, Some("t"))), Expect::Absent).await.unwrap();
         own.set_table("kept", Some(described(1, None)), Expect::Absent).await.unwrap();
-        own.table("t").await.unwrap();
+        own.table("t", false).await.unwrap();
         let now_s = 1_800_000_000;
         for number in 0..1200u64 {
             let time = [None, Some(now_s - 1 - number), Some(now_s + number)][number as usize % 3];

@@ -2,6 +2,7 @@
 //! ([`RealEngine`]), by the simulated rows in `sim` and by every test alike. Calls block; who must
 //! not wait calls them from a thread of its own. Never interprets a row.
 
+mod checks;
 mod memory;
 mod real;
 
@@ -13,8 +14,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Rows to write and to remove, all or none; a later change of a row wins. A row has one byte or
-/// more.
+/// Bytes of a row's name at most: the engine writes their number in two bytes. What is longer can be asked for, and
+/// bound a range; it is not there.
+pub const ROW_BYTES_MAX: usize = u16::MAX as usize;
+
+/// Rows to write and to remove, all or none; a later change of a row wins. A row that is written has a name of one
+/// byte to [`ROW_BYTES_MAX`]: whoever makes it of what clients say has looked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     pub changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
@@ -22,12 +27,18 @@ pub struct Batch {
 
 impl Batch {
     pub fn put(&mut self, row: Vec<u8>, value: Vec<u8>) {
-        assert!(!row.is_empty(), "a row has a name");
+        assert!(
+            (1..=ROW_BYTES_MAX).contains(&row.len()),
+            "a row has a name of {} bytes",
+            row.len()
+        );
         self.changes.insert(row, Some(value));
     }
 
     pub fn remove(&mut self, row: Vec<u8>) {
-        self.changes.insert(row, None);
+        if row.len() <= ROW_BYTES_MAX {
+            self.changes.insert(row, None);
+        }
     }
 
     /// Adds the changes of a batch that comes behind this one.

@@ -9,6 +9,7 @@ pub use places::{Activity, Busy, Place, Places};
 pub use stream::{NO_TLS, Stream};
 
 use crate::net::{Endpoint, Link, Socket, TlsClient, Wait, tls_error};
+use crate::sockets::is_out_of_descriptors;
 use crate::tasks::{self, Task};
 use holdfast_base::{Error, Result};
 use std::future::{Future, poll_fn};
@@ -48,17 +49,22 @@ impl Drop for Runtime {
     }
 }
 
+/// What to do differs: a port is not to blame where this process has no descriptor left.
+fn refused(address: SocketAddr, name: &str, e: io::Error) -> Error {
+    let what_to_do = match is_out_of_descriptors(&e) {
+        true => "let it open more files (`ulimit -n`)",
+        false => "choose another port, or end who uses it",
+    };
+    Error::from(e).context(format_args!("listen on `{address}` for {name}: {what_to_do}"))
+}
+
 /// Binds `address` and runs `serve` on a thread of its own until the result is dropped.
 pub fn serve<F: Future<Output = ()>>(
     name: &str,
     address: SocketAddr,
     serve: impl FnOnce(TcpListener) -> F + Send + 'static,
 ) -> Result<Runtime> {
-    let listening = |e: std::io::Error| {
-        Error::from(e).context(format_args!(
-            "listen on `{address}` for {name}: choose another port, or end who uses it"
-        ))
-    };
+    let listening = |e: io::Error| refused(address, name, e);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(listening)?;
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(listening)?;
@@ -83,11 +89,7 @@ pub fn serve_on_threads<F: Future<Output = ()>>(
     threads: usize,
     serve: impl Fn(TcpListener) -> F + Clone + Send + 'static,
 ) -> Result<Vec<Runtime>> {
-    let listening = |e: io::Error| {
-        Error::from(e).context(format_args!(
-            "listen on `{address}` for {name}: choose another port, or end who uses it"
-        ))
-    };
+    let listening = |e: io::Error| refused(address, name, e);
     let socket = bind(address).map_err(listening)?;
     let address = socket.local_addr().map_err(listening)?;
     let mut runtimes = Vec::new();
@@ -326,4 +328,21 @@ where
     // Whoever asked may have stopped waiting.
     start(Box::new(move |answer| drop(send.send(answer))));
     receive.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever had too few descriptors was told to choose another port.
+    #[test]
+    fn what_to_do_about_a_port_depends_on_what_is_wrong() {
+        let said = |code: i32| {
+            let address = "127.0.0.1:80".parse().unwrap();
+            refused(address, "s3", io::Error::from_raw_os_error(code)).message
+        };
+        let (taken, too_many) = (said(libc::EADDRINUSE), said(libc::EMFILE));
+        assert!(taken.contains("choose another port") && !taken.contains("ulimit"), "{taken}");
+        assert!(too_many.contains("ulimit -n") && !too_many.contains("port,"), "{too_many}");
+    }
 }

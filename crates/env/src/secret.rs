@@ -7,6 +7,7 @@
 
 use crate::Rng;
 use crate::{local, planted};
+use holdfast_base::text::{from_hex, to_hex};
 use holdfast_base::{Error, Result};
 use ring::{aead, hmac};
 use std::fmt;
@@ -43,7 +44,7 @@ impl Secret {
     }
 
     pub fn text(&self) -> String {
-        format!("{}\n", hex(&*self.0))
+        format!("{}\n", to_hex(&*self.0))
     }
 
     pub fn load(path: &Path) -> Result<Secret> {
@@ -71,7 +72,7 @@ impl Secret {
     /// What a request to the HTTP port has behind `Authorization: Bearer`. It is sent in clear, so
     /// it opens that port and nothing else.
     pub fn bearer(&self) -> String {
-        hex(self.derived("holdfast http 1").as_ref())
+        to_hex(self.derived("holdfast http 1").as_ref())
     }
 
     /// Whether a header's value is `Bearer` and the token, in a time that tells nothing.
@@ -110,7 +111,7 @@ impl Secret {
             &mut bytes,
         );
         sealed.expect("a short text is sealed");
-        format!("{SEALED}{}{}", hex(&nonce), hex(&bytes))
+        format!("{SEALED}{}{}", to_hex(&nonce), to_hex(&bytes))
     }
 
     pub fn is_sealed(text: &str) -> bool {
@@ -168,8 +169,8 @@ impl Token {
 
     /// The one line that is shown to people.
     pub fn text(&self) -> String {
-        let id = hex(&self.id.to_be_bytes());
-        format!("{TOKEN}{}.{id}.{}", self.name, hex(&*self.key.0))
+        let id = to_hex(&self.id.to_be_bytes());
+        format!("{TOKEN}{}.{id}.{}", self.name, to_hex(&*self.key.0))
     }
 
     /// The token in a file of one line.
@@ -225,19 +226,6 @@ pub(crate) fn draw<const N: usize>(rng: &dyn Rng) -> [u8; N] {
     bytes
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-    let pairs = text.as_bytes().chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return None;
-    }
-    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,7 +254,7 @@ mod tests {
             let again = Token::parse(&format!("{}\n", token.text())).unwrap();
             assert_eq!((again.name.as_str(), again.id), (name, 0x1234));
             assert_eq!(*again.key.0, *token.key.0);
-            assert!(!format!("{token:?}").contains(&hex(&*token.key.0)));
+            assert!(!format!("{token:?}").contains(&to_hex(&*token.key.0)));
             let others = [
                 secret().token(name, 0x1235),
                 secret().token("other", 0x1234),

@@ -3,10 +3,10 @@
 mod common;
 
 use common::{Proxy, World, assert_same, open_session, pattern, replacing};
-use holdfast_base::Kind;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{FileId, Sequence};
-use holdfast_client::{Connection, NewFile};
+use holdfast_base::{Kind, Result};
+use holdfast_client::{Client, Connection, NewFile};
 use holdfast_log::Mode;
 use holdfast_node::{Keeper, KeeperOptions};
 use holdfast_view::SESSIONS_MAX;
@@ -87,6 +87,29 @@ fn a_request_that_never_gets_through_fails_and_the_client_goes_on() {
     assert_eq!(client.get("/f").unwrap_err().kind, Kind::Retry);
     proxy.lose_answers(0);
     assert_eq!(client.get("/f").unwrap(), b"f");
+}
+
+/// Look-ups and pings went to the connection as it was: a client that asked for nothing else after one that broke
+/// for good heard of that failure for ever, also of a node that had long been back.
+#[test]
+fn whatever_is_asked_first_behind_a_broken_connection_makes_it_anew() {
+    let world = World::new("retries-first");
+    let proxy = Proxy::new(&world);
+    let mut client = proxy.client();
+    client.put("/f", b"f", &NewFile::default()).unwrap();
+    type Ask = fn(&mut Client) -> Result<()>;
+    let asks: [(&str, Ask); 4] = [
+        ("stat", |client| client.stat("/f").map(drop)),
+        ("stat_followed", |client| client.stat_followed("/f").map(drop)),
+        ("ping", Client::ping),
+        ("get", |client| client.get("/f").map(drop)),
+    ];
+    for (name, ask) in asks {
+        proxy.lose_answers(1000);
+        assert_eq!(client.get("/f").unwrap_err().kind, Kind::Retry);
+        proxy.lose_answers(0);
+        assert_eq!(ask(&mut client), Ok(()), "{name}");
+    }
 }
 
 #[test]

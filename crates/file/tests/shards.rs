@@ -194,6 +194,24 @@ fn what_is_deleted_there_is_freed_where_it_lies(
     assert_eq!(world.node().findings(), Vec::<String>::new());
 }
 
+/// What is deeper in a directory that a shard keeps was said to go there, and nothing went anywhere.
+#[test]
+fn what_is_below_a_directory_does_not_move_to_the_shard_that_has_it() {
+    let world = World::new("shard-below");
+    let mut work = Work::new(&world);
+    let mut client = world.client();
+    client.make_dir("/d", &NewFile::default()).unwrap();
+    add_shards(&world, &mut work, &mut client, 1);
+    move_to(&world, &mut work, &mut client, "/d", 1);
+    for dir in ["/d/e", "/d/e/f", "/"] {
+        for to in [0, 1] {
+            let refused = client.order(&Order::MoveDirectory { dir: dir.into(), to }).unwrap_err();
+            assert!(refused.message.contains("right below the root"), "{dir} to {to}: {refused}");
+        }
+    }
+    client.order(&Order::MoveDirectory { dir: "/d".into(), to: 1 }).unwrap();
+}
+
 /// A move is refused while a file is written for its directory.
 fn stream_is_open(world: &World) -> holdfast_base::Error {
     let order = Order::MoveDirectory { dir: "/d".into(), to: 1 };

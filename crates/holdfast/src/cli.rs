@@ -227,6 +227,10 @@ pub struct Up {
     /// Port for Scribe's clients on this machine [default: the settings' `scribe_port`, off]
     #[arg(long, value_name = "PORT")]
     pub scribe_port: Option<u16>,
+    /// What becomes of messages at that port, by category (TOML; `holdfast scribe agent --help` shows one)
+    /// [default: the settings' `scribe_stores`, their topics]
+    #[arg(long, value_name = "FILE")]
+    pub scribe_stores: Option<PathBuf>,
     /// Port for clients of DynamoDB's API [default: the settings' `dynamodb_port`, off]
     #[arg(long, value_name = "PORT")]
     pub dynamodb_port: Option<u16>,

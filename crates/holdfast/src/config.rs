@@ -122,6 +122,9 @@ config! {
     /// Port of Scribe's protocol on 127.0.0.1, whose messages go to topics at once; 0 switches it off.
     /// Other machines send by `holdfast scribe agent`.
     scribe_port: u16 = "0";
+    /// What becomes of messages at that port, by category: a file of TOML, as agents have it (`holdfast scribe
+    /// agent --stores`); empty for all to their topics.
+    scribe_stores: PathBuf = r#""""#;
     /// What the process may hold for its clients, all connections together: answers not yet taken,
     /// half-received bodies, reads under way; "0" for a sixteenth of the machine's memory, 64M to
     /// 2G.

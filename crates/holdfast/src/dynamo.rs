@@ -48,7 +48,8 @@ impl Dynamo {
         let doing = |e: Error| e.context("start DynamoDB's API (`dynamodb_port`, 0 for none)");
         let machine = &context.node.machine;
         let tables = Tables::new(context.tables.clone(), machine.rng.clone());
-        let api = Api::new(tables.clone(), machine.clock.clone(), machine.rng.clone());
+        let chance = (machine.clock.clone(), machine.rng.clone());
+        let api = Api::new(tables.clone(), chance, context.budget.clone());
         let of_s3 = holdfast_s3::Limits::default();
         let limits = Limits {
             connections: context.places.dynamodb,

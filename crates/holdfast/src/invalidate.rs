@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// `holdfast invalidate ...`.
 #[derive(Subcommand, Debug)]
 pub enum Invalidate {
-    /// Follow a database, and have the keys of changed rows dropped by every server that may hold them
+    /// Follow a database or a table, and have the keys of changed rows dropped by every server that may hold them
     Run(RunOptions),
     /// Say how far a pool's invalidations have come
     Status {
@@ -47,7 +47,7 @@ pub enum Invalidate {
 pub struct RunOptions {
     /// Database whose row log is read: MariaDB, mysql://USER:PASSWORD@HOST:PORT, or PostgreSQL,
     /// postgres://USER:PASSWORD@HOST:PORT/DATABASE; best given in the environment, where other users do not
-    /// see the password
+    /// see the password. Or a table of this cluster, table:NAME
     #[arg(long, env = "HOLDFAST_INVALIDATE_FROM", hide_env_values = true, value_name = "URL")]
     from: String,
     /// Replicas that the readers of this region read, with commas: keys are dropped once all of them show the
@@ -107,9 +107,13 @@ pub fn run(
 ) -> Result<()> {
     match command {
         Invalidate::Run(options) => follow(options, Arc::new(connect), out),
-        Invalidate::Status { to, from, slot } => {
-            status::print(&mut connect()?, to, from.as_deref(), slot.as_deref(), out)
-        }
+        Invalidate::Status { to, from, slot } => status::print(
+            &(Arc::new(connect) as Connect),
+            to,
+            from.as_deref(),
+            slot.as_deref(),
+            out,
+        ),
     }
 }
 
@@ -120,9 +124,9 @@ fn slot_of(pool: &str, given: Option<&str>) -> Result<String> {
     }
 }
 
-fn read_map(path: &Path) -> Result<Map> {
+fn read_map(path: &Path, database: &Database) -> Result<Map> {
     let doing = |e: Error| e.context(format_args!("read the map `{}`", path.display()));
-    Map::parse(&read_text(path).map_err(doing)?).map_err(doing)
+    database.read_map(&read_text(path).map_err(doing)?).map_err(doing)
 }
 
 fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()> {
@@ -141,16 +145,16 @@ fn follow(options: &RunOptions, connect: Connect, out: &mut Output) -> Result<()
     })?;
     let progress = Arc::new(Progress::default());
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
-    let database = Database::parse(&options.from, &options.reads)?;
+    let database = Database::parse_with(&options.from, &options.reads, &connect)?;
     let slot = match &database {
         Database::Postgres(_) => slot_of(&options.to, options.slot.as_deref())?,
-        Database::MariaDb(_) => String::new(),
+        Database::MariaDb(_) | Database::Table(_) => String::new(),
     };
     let stop = Stop::new();
     let about = About {
         slot,
         stop: stop.clone(),
-        map: read_map(&options.map)?,
+        map: read_map(&options.map, &database)?,
         server_id: SERVER_ID_FIRST | RealRng.next_u64() as u32 >> 2,
         progress: progress.clone(),
         clock: clock.clone(),

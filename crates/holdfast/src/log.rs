@@ -5,8 +5,10 @@ mod doctor;
 mod moving;
 
 use crate::cli::{Limits, Log};
+use crate::tail::until_answered;
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
+use holdfast_base::text::to_hex;
 use holdfast_base::units::{format_bytes, format_setting};
 use holdfast_client::{Client, LogClient, LogWriter};
 use holdfast_command::output::Output;
@@ -85,12 +87,13 @@ fn run_at(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
             if !repeats {
                 let mut reader = log.reader(topic, next)?;
                 loop {
-                    let entries = reader.read(&mut log, READ_ENTRIES_MAX, TAIL_WAIT)?;
+                    let read = || reader.read(&mut log, READ_ENTRIES_MAX, TAIL_WAIT);
+                    let entries = until_answered(read)?;
                     entries.iter().flatten().try_for_each(|entry| print(entry, false, out))?;
                 }
             }
             loop {
-                let entries = log.tail(topic, next, TAIL_WAIT)?;
+                let entries = until_answered(|| log.tail(topic, next, TAIL_WAIT))?;
                 entries.iter().try_for_each(|entry| print(entry, true, out))?;
                 next = entries.last().map_or(next, |last| Index(last.index.0 + 1));
             }
@@ -302,10 +305,7 @@ pub fn as_json(index: Index, bytes: &[u8]) -> Value {
 pub fn text_or_hex(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({"text": text}),
-        Err(_) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({"hex": hex})
-        }
+        Err(_) => json!({"hex": to_hex(bytes)}),
     }
 }
 

@@ -31,6 +31,7 @@ mod shard;
 mod sim;
 mod sort;
 mod table;
+mod tail;
 mod token;
 mod up;
 mod view;

@@ -197,14 +197,13 @@ fn answering(
     let (mut there, mut silent) = (Vec::new(), None);
     let mut others: Vec<&String> = options.not.iter().chain(&options.apart).collect();
     for node in nodes {
-        if let Ok(node) = &node {
-            others.retain(|name| **name != node.name);
-        }
         match node {
-            Ok(node) if options.not.contains(&node.name) => {}
             Ok(Node { name, client }) => {
+                others.retain(|other| **other != name);
                 let is_apart = options.apart.contains(&name);
-                there.push(Server { name, client, is_apart });
+                if !options.not.contains(&name) {
+                    there.push(Server { name, client, is_apart });
+                }
             }
             Err(e) => {
                 aside(format_args!("a node is left out: {e}"));

@@ -4,6 +4,7 @@
 use crate::cli::Limits;
 use crate::credentials::NodeCredentials;
 use crate::log::{as_json, kept_for, text_or_hex};
+use crate::tail::until_answered;
 use clap::{Args, Subcommand};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
@@ -16,14 +17,15 @@ use holdfast_command::output::{self, Output};
 use holdfast_command::secrets;
 use holdfast_env::net::Credentials;
 use holdfast_env::tls::{CertificateFiles, Certificates};
-use holdfast_env::{Budget, RealClock, RealDisk, RealRng, event, local, signals};
+use holdfast_env::{Budget, Disk, RealClock, RealDisk, RealRng, Rng, event, local, signals};
 use holdfast_log::Drive;
 use holdfast_scribe::agent::{Agent, Settings};
 use holdfast_scribe::aside::{self, Aside};
 use holdfast_scribe::batch::{self, Messages};
 use holdfast_scribe::carrier;
 use holdfast_scribe::door;
-use holdfast_scribe::store::{self, Bounds, SEGMENT_BYTES, SEGMENTS_MIN};
+use holdfast_scribe::resend::{Came, resend};
+use holdfast_scribe::store::{Bounds, SEGMENT_BYTES, SEGMENTS_MIN, Store};
 use holdfast_scribe::stores::translate::translate;
 use holdfast_scribe::stores::{self, Stores};
 use holdfast_scribe::word::NAME_BYTES_MAX;
@@ -75,11 +77,25 @@ pub enum Scribe {
         #[arg(value_name = "FILE")]
         conf: PathBuf,
     },
-    /// Print what an agent keeps aside since no category takes it; while the agent does not run
-    Aside {
+    /// Bring out all that a spool has, while no agent runs on it: of a copied one, what only this copy has, under
+    /// an identity of its own. May be done any number of times, and counts once
+    Resend {
         /// The agent's spool
         #[arg(long, value_name = "DIR")]
         spool: PathBuf,
+        /// Where a category was trimmed past what the copies share, send all that the spool has of it: some of
+        /// its messages may be there twice then
+        #[arg(long)]
+        repeat: bool,
+    },
+    /// Print what an agent, or a node's own port, keeps aside since no category takes it
+    Aside {
+        /// The agent's spool
+        #[arg(long, value_name = "DIR", required_unless_present = "data")]
+        spool: Option<PathBuf>,
+        /// The node's data directory
+        #[arg(long, value_name = "DIR", conflicts_with = "spool")]
+        data: Option<PathBuf>,
     },
 }
 
@@ -156,6 +172,9 @@ fn spool_bytes(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
+/// Below a node's data directory: what its own port keeps aside.
+pub const ASIDE: &str = "scribe";
+
 /// Silence of a node after which another one is asked: it answers when its log has synced.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
@@ -163,7 +182,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 pub fn run(command: &Scribe, connect: &dyn Fn() -> Result<Client>, out: &mut Output) -> Result<()> {
     match command {
         Scribe::Agent(options) => agent(options, out),
-        Scribe::Aside { spool } => print_aside(spool, out),
+        Scribe::Aside { spool, data } => {
+            let of_node = data.iter().map(|data| data.join(ASIDE));
+            spool.iter().cloned().chain(of_node).try_for_each(|place| print_aside(&place, out))
+        }
+        Scribe::Resend { spool, repeat } => send_again(spool, *repeat, connect, out),
         Scribe::Translate { conf } => print_translated(conf, out),
         Scribe::Tail { category, from, no_follow, reader } => {
             let tail =
@@ -307,12 +330,7 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
     let _ = local::raise_descriptors(local::DESCRIPTORS_WANTED);
     let budget = Budget::new(Budget::default_bytes(local::memory_bytes()));
     let carries = options.carry.settings(&options.spool, &budget)?;
-    let stores = match &options.stores {
-        None => Stores::default(),
-        Some(file) => read_text(file)
-            .and_then(|text| Stores::parse(&text))
-            .map_err(|e| e.context(format_args!("use `{}`", file.display())))?,
-    };
+    let stores = read_stores(options.stores.as_deref().unwrap_or(Path::new("")))?;
     let settings = Settings {
         spool: options.spool.clone(),
         name: options.name.clone().unwrap_or_else(|| name_of(&options.spool)),
@@ -360,6 +378,16 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
         },
         || json!({"event": "ending", "batches_left": left}),
     )
+}
+
+/// What a file says of stores; where none is named, all messages go to their topics.
+pub fn read_stores(file: &Path) -> Result<Stores> {
+    if file.as_os_str().is_empty() {
+        return Ok(Stores::default());
+    }
+    read_text(file)
+        .and_then(|text| Stores::parse(&text))
+        .map_err(|e| e.context(format_args!("use `{}`", file.display())))
 }
 
 /// The machine and the directory, wherever the command was typed. One that is too long keeps its end, and what
@@ -426,17 +454,25 @@ impl Tail<'_> {
             CategoryReader::begin(client, self.category, from, self.reader, self.follow)?;
         let (mut prints, mut wait) = (Prints::new(out), Duration::ZERO);
         loop {
-            let read = reader.read(client, wait)?;
+            let read = self.ask(|| reader.read(client, wait))?;
             wait = if read.is_none() { Duration::MAX } else { Duration::ZERO };
             for (index, messages) in read.iter().flatten() {
                 prints.batch(*index, messages)?;
             }
             prints.flush()?;
             // Only behind what standard output took.
-            reader.taken(client)?;
+            self.ask(|| reader.taken(client))?;
             if read.is_none() && !self.follow {
                 return Ok(());
             }
+        }
+    }
+
+    /// Who follows waits for a node that is away.
+    fn ask<T>(&self, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+        match self.follow {
+            true => until_answered(ask),
+            false => ask(),
         }
     }
 }
@@ -449,19 +485,76 @@ fn print_translated(conf: &Path, out: &mut Output) -> Result<()> {
     Stores::parse(&toml).map(drop).map_err(doing)
 }
 
-fn print_aside(spool: &Path, out: &mut Output) -> Result<()> {
-    let log = store::open_log(Arc::new(RealDisk), spool, SEGMENT_BYTES, Drive::Threads)?;
-    aside::each(&log, &mut |_, entry| match Aside::decode(entry)? {
-        Aside::Message { why, category, bytes, beginning } => {
-            let category = String::from_utf8_lossy(category).into_owned();
-            aside_line(out, &category, why, beginning, Some(bytes))
-        }
-        Aside::Batch { why, batch } => {
-            let (head, messages) = batch::verify(batch)?;
-            let name = head.category.name();
-            messages.iter().try_for_each(|message| aside_line(out, name, why, message, None))
-        }
-    })
+fn send_again(
+    spool: &Path,
+    repeat: bool,
+    connect: &dyn Fn() -> Result<Client>,
+    out: &mut Output,
+) -> Result<()> {
+    let (bound_bytes, segment_bytes) = (u64::MAX, SEGMENT_BYTES);
+    let bounds = Bounds { bound_bytes, segment_bytes, drive: Drive::Threads };
+    let store = Store::open_there(Arc::new(RealDisk), spool, bounds, &RealRng)?;
+    let outcome = resend(&store, &mut connect()?, repeat)?;
+    let mut refused = Vec::new();
+    for (category, came) in &outcome {
+        let (messages, before, of) = match came {
+            Came::Own { messages } => (*messages, 0, None),
+            Came::Copied { messages, before, spool } => {
+                (*messages, *before, Some(spool.to_string()))
+            }
+            Came::Refused(why) => {
+                refused.push(format!("`{category}`: {why}"));
+                continue;
+            }
+        };
+        out.line(
+            || match &of {
+                None => format!("{category}  {messages} messages sent"),
+                Some(_) if messages == 0 => {
+                    format!("{category}  copied; its topic has all that this copy has")
+                }
+                Some(of) => format!(
+                    "{category}  copied; {messages} messages that only this copy has are there as spool {of}'s, {before} \
+                     of them were before"
+                ),
+            },
+            || {
+                json!({
+                    "category": category.name(), "messages": messages, "before": before, "spool": of,
+                })
+            },
+        )?;
+    }
+    match &refused[..] {
+        [] => Ok(()),
+        all => Err(Error::retry(format!("send a spool again: {}", all.join("; ")))),
+    }
+}
+
+/// Also of what an agent or a node has open: then it is read in a copy, which others may not look into.
+fn print_aside(place: &Path, out: &mut Output) -> Result<()> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let name = format!("holdfast-aside-{:016x}", RealRng.next_u64());
+    let scratch = std::env::temp_dir().join(name);
+    local::keep_private();
+    let looked =
+        aside::look(&disk, place, &scratch, Drive::Threads, &mut |_, entry| match Aside::decode(
+            entry,
+        )? {
+            Aside::Message { why, category, bytes, beginning } => {
+                let category = String::from_utf8_lossy(category).into_owned();
+                aside_line(out, &category, why, beginning, Some(bytes))
+            }
+            Aside::Batch { why, batch } => {
+                let (head, messages) = batch::verify(batch)?;
+                let name = head.category.name();
+                messages.iter().try_for_each(|message| aside_line(out, name, why, message, None))
+            }
+        });
+    match local::remove_tree(&scratch) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => looked.and(Err(e.into())),
+        _ => looked,
+    }
 }
 
 /// One message, and why it is there; of one that is cut, how long it was.

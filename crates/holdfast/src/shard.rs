@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use holdfast_base::Result;
+use holdfast_base::text::shown;
 use holdfast_base::units::format_bytes;
 use holdfast_client::Client;
 use holdfast_command::output::Output;
@@ -36,7 +37,7 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
                 out.line(|| line(&part), || object(&part))?;
             }
             for why in waiting(&client.status()?.findings) {
-                out.line(|| why.to_owned(), || json!({"waits": why}))?;
+                out.line(|| shown(why).into_owned(), || json!({"waits": why}))?;
             }
             Ok(())
         }
@@ -55,7 +56,8 @@ pub fn run(client: &mut Client, command: &Shard, out: &mut Output) -> Result<()>
             out.line(
                 || {
                     format!(
-                        "`{dir}` goes to shard {to}: it is read and written meanwhile, but for a moment at the end: see `holdfast shard ls`"
+                        "`{}` goes to shard {to}: it is read and written meanwhile, but for a moment at the end: see `holdfast shard ls`",
+                        shown(dir)
                     )
                 },
                 || json!({"dir": dir, "to": to}),
@@ -69,6 +71,11 @@ pub fn waiting(findings: &[String]) -> impl Iterator<Item = &str> {
     findings.iter().map(String::as_str).filter(|what| what.starts_with(MOVE_WAITS))
 }
 
+/// Names may have any characters, and each shard is one line.
+fn names(dirs: &[String]) -> String {
+    dirs.iter().map(|dir| format!("/{}", shown(dir))).collect::<Vec<_>>().join(", ")
+}
+
 /// One shard, for people.
 pub fn line(part: &Part) -> String {
     let Part { shard, index, files, bytes, directories, coming, moving } = part;
@@ -76,16 +83,17 @@ pub fn line(part: &Part) -> String {
     match directories.is_empty() {
         true if *shard == 0 => text.push_str(", keeps what no other does"),
         true => {}
-        false => text.push_str(&format!(", keeps /{}", directories.join(", /"))),
+        false => text.push_str(&format!(", keeps {}", names(directories))),
     }
     if !coming.is_empty() {
-        text.push_str(&format!(", is to keep /{}", coming.join(", /")));
+        text.push_str(&format!(", is to keep {}", names(coming)));
     }
     for Frozen { dir, to } in &moving.frozen {
+        let dir = shown(dir);
         text.push_str(&format!(", /{dir} is frozen and goes to shard {to}"));
     }
     for Taken { dir, parts } in &moving.taken {
-        text.push_str(&format!(", has {parts} parts of /{dir}"));
+        text.push_str(&format!(", has {parts} parts of /{}", shown(dir)));
     }
     if moving.is_leaving {
         text.push_str(", forgets names that are elsewhere");
@@ -108,4 +116,27 @@ pub fn object(part: &Part) -> Value {
         "taken": part.moving.taken.iter().map(|t| json!({"directory": t.dir, "parts": t.parts})).collect::<Vec<_>>(),
         "leaving": part.moving.is_leaving, "held": part.moving.held, "owing": part.moving.owing,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::ids::Index;
+    use holdfast_wire::admin::Moving;
+
+    /// A directory's name with a line's end in it began another line, which said whatever it liked.
+    #[test]
+    fn a_shard_is_one_line_whatever_its_directories_are_called() {
+        let names = || vec!["a\nshard 9: it's lost".to_owned(), "b".to_owned()];
+        let frozen = names().into_iter().map(|dir| Frozen { dir, to: 0 }).collect();
+        let taken = names().into_iter().map(|dir| Taken { dir, parts: 2 }).collect();
+        let moving = Moving { frozen, taken, ..Moving::default() };
+        let (directories, coming) = (names(), names());
+        let part =
+            Part { shard: 1, index: Index(7), files: 0, bytes: 0, directories, coming, moving };
+        let text = line(&part);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert_eq!(text.matches("/a\\nshard 9: it's lost").count(), 4, "{text}");
+        assert!(text.contains("lost, /b, is to keep"), "{text}");
+    }
 }

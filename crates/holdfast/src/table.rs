@@ -1,6 +1,7 @@
 //! `holdfast table`: records with versions. Decides nothing about them.
 
 mod branch;
+mod together;
 
 use crate::log::text_or_hex;
 use branch::Keep;
@@ -12,7 +13,8 @@ use holdfast_client::{Client, SEALED_WITHIN, TableClient, TableWrite};
 use holdfast_command::output::{self, Output};
 use holdfast_env::local;
 use holdfast_wire::table::{
-    Expect, Level, Make, Page, Record, RegionInfo, TableInfo, TableMode, VALUE_BYTES_MAX, Written,
+    Expect, Level, Make, Page, Record, RegionInfo, SplitInfo, TableInfo, TableMode, TabletInfo,
+    VALUE_BYTES_MAX, Written,
 };
 use serde_json::{Value, json};
 use std::fs::File;
@@ -30,7 +32,7 @@ pub enum Table {
         /// regions. With one region both are the same
         #[arg(long, value_enum, default_value = "timeline")]
         mode: Mode,
-        /// Into how many tablets it is cut, each with a topic of its own; for good
+        /// Into how many tablets it is cut, each with a topic of its own. More come by `table split`, fewer never
         #[arg(long, default_value_t = 1)]
         tablets: u16,
         /// In this region alone, though the cluster knows of others
@@ -53,6 +55,18 @@ pub enum Table {
         file: Option<PathBuf>,
         #[command(flatten)]
         only: Only,
+        #[command(flatten)]
+        session: Session,
+    },
+    /// Write several records that stand or fall together: all of them, or none
+    ///
+    /// FILE has a line of JSON for each: {"key": "a", "value": "1"} writes, {"key": "a", "delete": true} deletes, and
+    /// {"key": "a", "check": true} only looks; each may insist on "if_version": 3 or "if_absent": true, and the last
+    /// one must. They lie in one tablet, and are at home in one region; up to 128 of them, and 960 KiB.
+    Write {
+        table: String,
+        /// - for standard input
+        file: PathBuf,
         #[command(flatten)]
         session: Session,
     },
@@ -93,6 +107,20 @@ pub enum Table {
         /// From the last key to the first
         #[arg(long)]
         backwards: bool,
+    },
+    /// Cut a tablet of a table of one region in two, while it is used: the upper half of its hashes goes to a new
+    /// tablet. Writes to that half wait until it is there
+    ///
+    /// Returns once both are served. What was begun goes on whoever waits, also behind a start: `table describe`
+    /// shows it.
+    Split {
+        table: String,
+        /// The tablet's number, as `table describe` shows it
+        #[arg(long, value_name = "NUMBER")]
+        tablet: u16,
+        /// The first hash of the upper half, in hexadecimal digits; else the middle
+        #[arg(long, value_name = "HASH", value_parser = hash)]
+        at: Option<u32>,
     },
     /// Drop a table with all that it has, in all of its regions; one that is away drops it when it is back
     Drop { table: String },
@@ -215,6 +243,9 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
                 || json!({"table": table, "dropped": true, "away": away}),
             )
         }
+        Table::Split { table, tablet, at } => {
+            describe(&client.table_split(table, *tablet, *at)?, true, out)
+        }
         Table::Describe { table } => describe(&client.table_describe(table)?, true, out),
         Table::Put { table, key, value, file, only, session } => {
             let value = match (value, file) {
@@ -229,6 +260,7 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             };
             write(client, (table, key), Some(value), (expect, session), out)
         }
+        Table::Write { table, file, session } => together::write(client, table, file, session, out),
         Table::Delete { table, key, if_version, session } => {
             let expect = if_version.map_or(Expect::Any, |version| Expect::Version { version });
             write(client, (table, key), None, (expect, session), out)
@@ -245,8 +277,9 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             let mut records = client.table(table);
             session.begin(&mut records)?;
             let record = records.get(key.as_bytes(), level)?;
-            session.end(&records)?;
-            print_value(&record.ok_or_else(|| none(table, key))?, out)
+            let kept = session.end(&records);
+            print_value(&record.ok_or_else(|| none(table, key))?, out)?;
+            kept
         }
         Table::Scan { table, prefix, from, until, limit, backwards } => {
             let (from, until) = match prefix {
@@ -268,13 +301,25 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
     }
 }
 
+fn hash(text: &str) -> std::result::Result<u32, String> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let hash = u32::from_str_radix(text, 16).ok().filter(|_| digits);
+    hash.ok_or_else(|| "a hash has up to eight hexadecimal digits, as `80000000`".to_owned())
+}
+
 fn none(table: &str, key: &str) -> Error {
     let (table, key) = (table.escape_debug(), key.escape_debug());
     Error::not_found(format!("table `{table}` has no record `{key}`"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
 fn read_value(path: &Path) -> Result<Vec<u8>> {
+    // One more than there may be: the node says what is wrong with it.
+    read_up_to(path, VALUE_BYTES_MAX + 1)
+}
+
+/// Not more than so many bytes of a file that the user named.
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+fn read_up_to(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
     let mut source: Box<dyn Read> = match path == Path::new("-") {
         true => Box::new(std::io::stdin()),
         false => {
@@ -285,8 +330,7 @@ fn read_value(path: &Path) -> Result<Vec<u8>> {
         }
     };
     let mut value = Vec::new();
-    // One more than there may be: the node says what is wrong with it.
-    source.by_ref().take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value)?;
+    source.by_ref().take(bytes_max as u64).read_to_end(&mut value)?;
     Ok(value)
 }
 
@@ -302,7 +346,8 @@ fn write(
     let mut records = client.table(table);
     session.begin(&mut records)?;
     let written = records.write(&[wanted])?.pop();
-    session.end(&records)?;
+    // What was written is said whatever becomes of the session: nobody is to believe that it was not.
+    let kept = session.end(&records);
     match written {
         Some(Written::Version { version }) => out.line(
             || match deletes {
@@ -319,7 +364,8 @@ fn write(
         }
         Some(Written::Absent) => Err(none(table, key)),
         None => Err(Error::bug("write to a table: there is no answer")),
-    }
+    }?;
+    kept
 }
 
 /// The value as it is where standard output is a file or a pipe; shown on a terminal.
@@ -402,30 +448,7 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
         for (number, tablet) in
             info.tablets.iter().enumerate().filter(|(_, t)| each || !t.stopped.is_empty())
         {
-            let state = match tablet.stopped.as_str() {
-                "" => "serves".to_owned(),
-                why => format!("stopped: {why}"),
-            };
-            line += &format!(
-                "\n    tablet {number}: {state}, at entry {}, {} records, {} tombstones, {}, {} sessions",
-                tablet.applied,
-                tablet.records,
-                tablet.tombstones,
-                format_bytes(tablet.bytes),
-                tablet.sessions
-            );
-            if tablet.branches > 0 {
-                line += &format!(
-                    "\n        {} branches: what sealed regions had alone (`holdfast table branches {}`)",
-                    tablet.branches, info.table
-                );
-            }
-            for stream in tablet.streams.iter().filter(|_| each && info.regions > 1) {
-                line += &format!(
-                    "\n        home {}: led by region {}, {} entries held, {} shown",
-                    stream.home, stream.leader, stream.held, stream.shown
-                );
-            }
+            line += &tablet_lines(info, number, tablet, each);
         }
         for other in info.others.iter().filter(|other| each || !other.trouble.is_empty()) {
             line += &format!("\n    region {}: {}", other.region, heard(other));
@@ -438,6 +461,10 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
                 "applied": tablet.applied, "records": tablet.records, "tombstones": tablet.tombstones,
                 "bytes": tablet.bytes, "sessions": tablet.sessions, "branches": tablet.branches,
                 "stopped": tablet.stopped,
+                "first_hash": format!("{:08x}", tablet.first), "last_hash": format!("{:08x}", tablet.last),
+                "split": tablet.split.as_ref().map(|split| json!({
+                    "at": format!("{:08x}", split.at), "into": split.into, "trouble": split.trouble,
+                })),
                 "streams": tablet.streams.iter().map(|stream| json!({
                     "home": stream.home, "leader": stream.leader, "held": stream.held,
                     "shown": stream.shown,
@@ -454,6 +481,43 @@ fn describe(info: &TableInfo, each: bool, out: &mut Output) -> Result<()> {
         })
     };
     out.line(line, object)
+}
+
+/// What people read of a tablet.
+fn tablet_lines(info: &TableInfo, number: usize, tablet: &TabletInfo, each: bool) -> String {
+    let state = match tablet.stopped.as_str() {
+        "" => "serves".to_owned(),
+        why => format!("stopped: {why}"),
+    };
+    let mut line = format!(
+        "\n    tablet {number}: hashes {:08x} to {:08x}, {state}, at entry {}, {} records, {} tombstones, {}, {} sessions",
+        tablet.first,
+        tablet.last,
+        tablet.applied,
+        tablet.records,
+        tablet.tombstones,
+        format_bytes(tablet.bytes),
+        tablet.sessions
+    );
+    if let Some(SplitInfo { at, into, trouble }) = &tablet.split {
+        line += &format!("\n        is being split: tablet {into} gets hashes {at:08x} and above");
+        if !trouble.is_empty() {
+            line += &format!("; it waits: {trouble}");
+        }
+    }
+    if tablet.branches > 0 {
+        line += &format!(
+            "\n        {} branches: what sealed regions had alone (`holdfast table branches {}`)",
+            tablet.branches, info.table
+        );
+    }
+    for stream in tablet.streams.iter().filter(|_| each && info.regions > 1) {
+        line += &format!(
+            "\n        home {}: led by region {}, {} entries held, {} shown",
+            stream.home, stream.leader, stream.held, stream.shown
+        );
+    }
+    line
 }
 
 /// When another region was heard, and whether it is called lost.

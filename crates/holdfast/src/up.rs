@@ -206,6 +206,14 @@ fn settings(up: &Up, join: Option<&str>, log: Option<&str>) -> Result<Config> {
     }
     config.spin |= up.spin;
     config.scribe_port = up.scribe_port.unwrap_or(config.scribe_port);
+    if let Some(stores) = &up.scribe_stores {
+        config.scribe_stores.clone_from(stores);
+        if config.scribe_port == 0 {
+            return Err(Error::invalid(
+                "use `--scribe-stores`: Scribe's port is off, so nobody sends anything: give `--scribe-port` as well",
+            ));
+        }
+    }
     config.dynamodb_port = up.dynamodb_port.unwrap_or(config.dynamodb_port);
     if let Some(join) = join {
         config.join = join.to_owned();

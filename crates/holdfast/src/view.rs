@@ -7,6 +7,7 @@ pub mod verify;
 
 use clap::{Args, Subcommand};
 use holdfast_base::ids::Index;
+use holdfast_base::text::to_hex;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
@@ -419,8 +420,7 @@ fn member(name: &str, bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => format!("\"{name}\":{}", json!(text)),
         Err(_) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("\"{name}_hex\":\"{hex}\"")
+            format!("\"{name}_hex\":\"{}\"", to_hex(bytes))
         }
     }
 }

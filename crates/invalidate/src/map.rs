@@ -14,7 +14,13 @@ A map of keys:
 
     [[keys]]
     table = \"shop.prices\"
-    key = \"price:{item_id}:{currency}\"";
+    key = \"price:{item_id}:{currency}\"
+
+Of a table of Holdfast, `{key}` is a record's key, and other names are fields of its value, which is JSON:
+
+    [[keys]]
+    table = \"users\"
+    key = \"user:{key}\"";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,6 +101,23 @@ pub struct Map {
 impl Map {
     /// Reads a map of TOML's form, as [`EXAMPLE`] shows it.
     pub fn parse(text: &str) -> Result<Map> {
+        Map::parse_of(text, |table| match table.split_once('.') {
+            Some((schema, name)) if !schema.is_empty() && !name.is_empty() => Ok(()),
+            _ => Err(Error::invalid(format!("read table `{table}`: write it as SCHEMA.TABLE"))),
+        })
+    }
+
+    /// The same for one table, which has no schema.
+    pub fn of_table(text: &str, followed: &str) -> Result<Map> {
+        Map::parse_of(text, |table| match table == followed {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "read table `{table}`: table `{followed}` is followed: name that one alone"
+            ))),
+        })
+    }
+
+    fn parse_of(text: &str, check: impl Fn(&str) -> Result<()>) -> Result<Map> {
         let file: File = toml::from_str(text).map_err(|e| {
             let before = e.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
@@ -102,14 +125,7 @@ impl Map {
         })?;
         let mut tables: BTreeMap<String, Vec<Template>> = BTreeMap::new();
         for FileKey { table, key } in file.keys {
-            match table.split_once('.') {
-                Some((schema, name)) if !schema.is_empty() && !name.is_empty() => {}
-                _ => {
-                    return Err(Error::invalid(format!(
-                        "read table `{table}`: write it as SCHEMA.TABLE"
-                    )));
-                }
-            }
+            check(&table)?;
             tables.entry(table).or_default().push(Template::parse(&key)?);
         }
         if tables.is_empty() {
@@ -166,8 +182,14 @@ mod tests {
 
     #[test]
     fn the_map_that_help_shows_is_valid() {
-        let lines: Vec<&str> = EXAMPLE.lines().skip(1).map(str::trim_start).collect();
-        let map = Map::parse(&lines.join("\n")).unwrap();
+        let (of_database, of_table) = EXAMPLE.split_once("Of a table").unwrap();
+        let text = |example: &str| {
+            let lines: Vec<&str> = example.lines().skip(1).map(str::trim_start).collect();
+            lines.join("\n")
+        };
+        let map = Map::of_table(&text(of_table), "users").unwrap();
+        assert_eq!(map.tables().count(), 1);
+        let map = Map::parse(&text(of_database)).unwrap();
         let tables: Vec<_> = map.tables().collect();
         assert_eq!((tables[0].0, tables[1].0), ("shop.items", "shop.prices"));
         assert!(tables[1].1.contains("currency") && tables[1].1.contains("item_id"));

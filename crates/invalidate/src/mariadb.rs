@@ -2,11 +2,13 @@
 //! reads. Asks; decides nothing about keys and when they go.
 
 mod behind;
+mod ends;
 pub mod event;
 pub mod rows;
 mod server;
 mod source;
 
+use behind::files;
 pub use behind::{Behind, READ_BYTES_MAX, behind};
 pub use server::Server;
 pub use source::MariaDb;
@@ -14,6 +16,7 @@ pub use source::MariaDb;
 use crate::gate::{Change, Mark};
 use crate::map::Map;
 use crate::position::{Gtid, Gtids, Place, Position};
+use ends::{Ends, Known};
 use event::Event;
 use futures_core::Stream;
 use holdfast_base::{Error, Result};
@@ -76,7 +79,9 @@ impl Mark for At {
     fn pass(&self, position: &mut Position) {
         match position {
             Position::MariaDb(gtids) => gtids.pass(self.gtid),
-            Position::Postgres(_) => unreachable!("a topic follows one kind of database"),
+            Position::Postgres(_) | Position::Table(_) => {
+                unreachable!("a topic follows one kind of database")
+            }
         }
     }
 }
@@ -231,6 +236,9 @@ pub async fn check_replica(conn: &mut Conn, name: &str) -> Result<()> {
 /// The row log behind a position. `NotFound` if the server has it no more.
 pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log> {
     let doing = format!("read the row log behind `{from}`");
+    let (_, behind) = end(&mut conn).await?;
+    let (gtids, before) = end(&mut conn).await?;
+    let ends = Ends::new(Known::new(gtids, behind, before, files(&mut conn).await?));
     let ask = async {
         // 4: knows MariaDB's transaction ids, and holes in them.
         conn.query_drop("SET @mariadb_slave_capability = 4").await?;
@@ -240,13 +248,14 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
         conn.get_binlog_stream(BinlogStreamRequest::new(server_id).with_pos(4)).await
     };
     let stream = ask.await.map_err(|e| failed(&doing, &e))?;
-    Ok(Log { stream, rows: Rows::default(), begun: 0, bytes: 0 })
+    Ok(Log { stream, rows: Rows::default(), ends, begun: 0, bytes: 0 })
 }
 
 /// A row log that is read.
 pub struct Log {
     stream: BinlogStream,
     rows: Rows,
+    ends: Ends,
     /// Where the last transaction began in its file.
     begun: u64,
     /// Of transactions.
@@ -268,20 +277,31 @@ impl Log {
             let read =
                 event.ok_or_else(|| Error::retry(format!("{doing}: the database ended it")))??;
             let header = read.header();
+            let kind = header.event_type_raw();
+            if kind == event::kind::GTID
+                && let Ok((sequence, domain, _)) = event::gtid(read.data())
+            {
+                self.ends.begins(Gtid { domain, server: header.server_id(), sequence });
+            }
             let event = Event {
-                kind: header.event_type_raw(),
+                kind,
                 changed_s: header.timestamp().into(),
                 server: header.server_id(),
-                end: header.log_pos().into(),
+                end: self.ends.end(kind, header.log_pos()),
                 data: read.data(),
             };
-            let change = self.rows.take(&event, map)?;
+            let mut change = self.rows.take(&event, map)?;
+            self.ends.goes_on_in(self.rows.file());
             if let Some((change, _)) = &change {
                 // By places: remarks lie between, and are not sent.
                 self.bytes += change.mark.end.offset.saturating_sub(self.begun);
             }
             if event.kind == event::kind::GTID {
                 self.begun = event.end.saturating_sub(header.event_size().into());
+            }
+            if let Some((change, _)) = &mut change {
+                let At { gtid, end } = change.mark.clone();
+                change.mark.end = self.ends.place(gtid, end);
             }
             if let Some(change) = change {
                 return Ok(change);

@@ -1,7 +1,8 @@
 //! Where one is in a row log. In MariaDB's: by its global transaction ids, which every copy of the log shares,
 //! and by file and offset, which one server's own snapshots are told in. In PostgreSQL's: by a place in the log
-//! of one database, which begins anew when another server takes over. Pure.
+//! of one database, which begins anew when another server takes over. In a table: [`TableAt`]. Pure.
 
+use crate::table::TableAt;
 use holdfast_base::{Error, Result};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,11 +20,16 @@ pub struct Gtid {
 pub enum Position {
     MariaDb(Gtids),
     Postgres(PostgresAt),
+    /// In what has shown, which has no log.
+    Table(TableAt),
 }
 
 impl Position {
     /// As it prints.
     pub fn parse(text: &str) -> Result<Position> {
+        if let Some(rest) = text.strip_prefix("table-") {
+            return TableAt::parse(rest).map(Position::Table);
+        }
         match text.strip_prefix("pg-") {
             Some(rest) => PostgresAt::parse(rest).map(Position::Postgres),
             None => Gtids::parse(text).map(Position::MariaDb),
@@ -37,6 +43,7 @@ impl Position {
             (Position::Postgres(at), Position::Postgres(other)) => {
                 at.origin == other.origin && at.lsn >= other.lsn
             }
+            (Position::Table(at), Position::Table(other)) => at.covers(other),
             _ => false,
         }
     }
@@ -46,6 +53,7 @@ impl Position {
         match self {
             Position::MariaDb(_) => "MariaDB",
             Position::Postgres(_) => "PostgreSQL",
+            Position::Table(_) => "a table",
         }
     }
 }
@@ -55,8 +63,15 @@ impl fmt::Display for Position {
         match self {
             Position::MariaDb(gtids) => gtids.fmt(f),
             Position::Postgres(at) => write!(f, "pg-{at}"),
+            Position::Table(at) => write!(f, "table-{at}"),
         }
     }
+}
+
+/// Digits alone: what reads numbers elsewhere takes a sign as well.
+fn number<T: TryFrom<u64>>(text: &str, radix: u32) -> Option<T> {
+    let is_one = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
+    u64::from_str_radix(text, radix).ok().filter(|_| is_one)?.try_into().ok()
 }
 
 /// A place in PostgreSQL's log, in bytes since its beginning.
@@ -66,10 +81,7 @@ pub struct Lsn(pub u64);
 impl Lsn {
     /// `16/B374D848`, as PostgreSQL writes it.
     pub fn parse(text: &str) -> Result<Lsn> {
-        let half = |text: &str| {
-            let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-            u32::from_str_radix(text, 16).ok().filter(|_| is_hex)
-        };
+        let half = |text: &str| number::<u32>(text, 16);
         let halves = text.split_once('/').and_then(|(high, low)| Some((half(high)?, half(low)?)));
         let (high, low) = halves.ok_or_else(|| {
             Error::invalid(format!("read place `{text}` of a log: write it as 16/B374D848"))
@@ -117,11 +129,11 @@ impl PostgresAt {
         };
         let [system, timeline, database, shape, lsn] = parts[..] else { return Err(wrong()) };
         let origin = Origin {
-            system: system.parse().map_err(|_| wrong())?,
-            timeline: timeline.parse().map_err(|_| wrong())?,
-            database: database.parse().map_err(|_| wrong())?,
+            system: number(system, 10).ok_or_else(wrong)?,
+            timeline: number(timeline, 10).ok_or_else(wrong)?,
+            database: number(database, 10).ok_or_else(wrong)?,
         };
-        let shape = u64::from_str_radix(shape, 16).map_err(|_| wrong())?;
+        let shape = number(shape, 16).ok_or_else(wrong)?;
         Ok(PostgresAt { origin, shape, lsn: Lsn::parse(lsn)? })
     }
 }
@@ -144,8 +156,8 @@ impl Gtids {
     pub fn parse(text: &str) -> Result<Gtids> {
         let mut domains = BTreeMap::new();
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
-            let mut numbers = one.split('-').map(str::parse::<u64>);
-            let (Some(Ok(domain)), Some(Ok(server)), Some(Ok(sequence)), None) =
+            let mut numbers = one.split('-').map(|part| number::<u64>(part, 10));
+            let (Some(Some(domain)), Some(Some(server)), Some(Some(sequence)), None) =
                 (numbers.next(), numbers.next(), numbers.next(), numbers.next())
             else {
                 return Err(Error::invalid(format!(
@@ -157,7 +169,11 @@ impl Gtids {
                     Error::invalid(format!("read position `{text}`: {number} is too large"))
                 })
             };
-            domains.insert(narrow(domain)?, (narrow(server)?, sequence));
+            if domains.insert(narrow(domain)?, (narrow(server)?, sequence)).is_some() {
+                return Err(Error::invalid(format!(
+                    "read position `{text}`: domain {domain} is there twice, and nobody knows which one counts"
+                )));
+            }
         }
         Ok(Gtids { domains })
     }
@@ -217,6 +233,9 @@ impl Place {
         order(self) >= order(other)
     }
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

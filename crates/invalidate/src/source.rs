@@ -8,6 +8,8 @@ use crate::mariadb;
 use crate::position::Position;
 use crate::postgres;
 use crate::progress::Progress;
+use crate::run::Connect;
+use crate::table::{self, SCHEME};
 use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::runtime::within;
@@ -39,6 +41,7 @@ impl<T> Servers<T> {
 pub enum Database {
     MariaDb(Servers<mariadb::Server>),
     Postgres(Servers<postgres::Server>),
+    Table(Servers<table::Server>),
 }
 
 /// The kinds, by how their addresses begin.
@@ -52,7 +55,7 @@ impl Database {
             known.map(|(_, is_postgres)| *is_postgres).ok_or_else(|| {
                 Error::invalid(
                     "read the database's address: write mysql://USER:PASSWORD@HOST:PORT, or \
-                     postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+                     postgres://USER:PASSWORD@HOST:PORT/DATABASE, or table:NAME for a table of this cluster",
                 )
             })
         };
@@ -71,11 +74,33 @@ impl Database {
         })
     }
 
+    /// The same, or a table of the cluster that is reached so.
+    pub fn parse_with(from: &str, reads: &[String], connect: &Connect) -> Result<Database> {
+        let Some(table) = from.strip_prefix(SCHEME) else { return Database::parse(from, reads) };
+        if !reads.is_empty() {
+            return Err(Error::invalid(
+                "read the addresses of `--reads`: a table is read in its cluster: leave them out",
+            ));
+        }
+        let (name, table) = (from.to_owned(), table.to_owned());
+        let from = table::Server { name, table, connect: connect.clone() };
+        Ok(Database::Table(Servers { from, reads: Vec::new() }))
+    }
+
+    /// Reads a map for it.
+    pub fn read_map(&self, text: &str) -> Result<Map> {
+        match self {
+            Database::Table(servers) => Map::of_table(text, &servers.from.table),
+            Database::MariaDb(_) | Database::Postgres(_) => Map::parse(text),
+        }
+    }
+
     /// As [`Position::kind`] has it.
     pub fn kind(&self) -> &'static str {
         match self {
             Database::MariaDb(_) => "MariaDB",
             Database::Postgres(_) => "PostgreSQL",
+            Database::Table(_) => "a table",
         }
     }
 
@@ -84,6 +109,7 @@ impl Database {
         match self {
             Database::MariaDb(servers) => &servers.from.name,
             Database::Postgres(servers) => &servers.from.name,
+            Database::Table(servers) => &servers.from.name,
         }
     }
 }
@@ -113,7 +139,7 @@ pub enum Read<M> {
 /// A topic's position that a kind of database cannot be read from.
 pub fn refused(position: &Position, kind: &str) -> Error {
     Error::invalid(format!(
-        "read {kind}'s log: the pool's topic follows {}, and is at `{position}`: give a pool of another name, \
+        "read what changed in {kind}: the pool's topic follows {}, and is at `{position}`: give a pool of another name, \
          or `--from` the database that it followed",
         position.kind()
     ))

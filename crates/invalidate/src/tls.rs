@@ -62,6 +62,18 @@ pub fn asked(
     }
 }
 
+/// Why a certificate is refused, with what to do about it where that is known.
+pub fn refused(why: &str, words: &Words) -> String {
+    let is_others = ["UnknownIssuer", "BadSignature"].iter().any(|known| why.contains(known));
+    let file = words.authorities;
+    match is_others {
+        true => format!(
+            "{why}: none of the authorities of `{file}` has signed it: name the file of the one that has"
+        ),
+        false => why.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +104,14 @@ mod tests {
             let message = asked(&WORDS, mode, file).unwrap_err().message;
             assert!(message.contains(names), "{message}");
         }
+    }
+
+    #[test]
+    fn whoever_is_signed_by_others_is_said_to_be() {
+        for why in ["UnknownIssuer", "the peer's certificate is refused: BadSignature"] {
+            let said = refused(why, &WORDS);
+            assert!(said.contains(why) && said.contains("authorities of `ssl-ca`"), "{said}");
+        }
+        assert_eq!(refused("certificate expired", &WORDS), "certificate expired");
     }
 }

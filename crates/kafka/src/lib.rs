@@ -30,10 +30,10 @@ use broker::{Broker, Found};
 use client::Clients;
 use holdfast_base::ids::Index;
 use holdfast_base::limits::ENTRY_BYTES_MAX;
-use holdfast_base::{Error, Indices, Result};
+use holdfast_base::{Error, Indices, Reason, Result};
 use holdfast_env::HoldMutex;
 use holdfast_env::tasks::{self, Task};
-use holdfast_log::{Done, Info, Log, Mode, Scope, SharedLog, TRIMMED_ENTRIES, check_topic};
+use holdfast_log::{Done, Info, Log, Mode, Scope, SharedLog, check_topic};
 use reader::Following;
 use record::Reading;
 use std::collections::BTreeMap;
@@ -124,9 +124,10 @@ impl SharedLog for KafkaLog {
         let from = Index(from.0.max(1));
         if from < place.index(low) {
             return Err(Error::invalid(format!(
-                "read topic `{topic}` from {from}: entries below {} {TRIMMED_ENTRIES}",
+                "read topic `{topic}` from {from}: entries below {} were trimmed",
                 place.index(low)
-            )));
+            ))
+            .because(Reason::Trimmed));
         }
         let at = place.offset(from);
         if at >= high {

@@ -6,6 +6,7 @@ mod topic;
 
 use crate::core::Tail;
 use crate::format::{COMMIT_HEADER_BYTES, SECTOR};
+use crate::reach::Reach;
 use crate::recover::{CutTail, PassedOver, open_topic};
 use crate::reserve::{Needed, Reserve};
 use crate::segment::Segment;
@@ -195,14 +196,20 @@ impl EmbeddedLog {
         // A torn tail is kept aside, which takes room. Opening may begin anew wherever it ended.
         let opens = || open_topic(&*self.disk, name, &directory, lost, covered);
         let recovered = self.reserve.in_need(opens)?;
-        let topic = self.with_room(directory, recovered.tail, recovered.files);
+        let topic = self.with_room(directory, recovered.tail, recovered.files, recovered.reach);
         let running = Running::start(topic, self.options.drive, &self.lock)?;
         Ok((running, recovered.cut, recovered.passed_over))
     }
 
-    fn with_room(&self, directory: PathBuf, tail: Tail, files: Vec<Arc<Segment>>) -> Topic {
+    fn with_room(
+        &self,
+        directory: PathBuf,
+        tail: Tail,
+        files: Vec<Arc<Segment>>,
+        reach: Reach,
+    ) -> Topic {
         let room = self.reserve.clone();
-        Topic::new(self.disk.clone(), directory, self.options, room, tail, files)
+        Topic::new(self.disk.clone(), directory, self.options, room, tail, files, reach)
     }
 
     /// Makes the topic so that its next entry gets the index `first`.
@@ -232,7 +239,7 @@ impl EmbeddedLog {
         if first > 1 {
             write_trim_mark(&*self.disk, &self.reserve, &directory, name, first)?;
         }
-        let topic = self.with_room(directory, tail, Vec::new());
+        let topic = self.with_room(directory, tail, Vec::new(), Reach::of(None));
         topic.fill_spare();
         Running::start(topic, self.options.drive, &self.lock)
     }

@@ -5,9 +5,9 @@
 
 mod mirror;
 
-use crate::{Done, GOES_ON, TRIMMED};
+use crate::Done;
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Indices, Result};
+use holdfast_base::{Error, Indices, Reason, Result};
 use holdfast_env::planted;
 pub use mirror::MIRROR_BYTES_MAX;
 use mirror::{Mirror, Page};
@@ -244,12 +244,12 @@ impl Feed {
     /// Ends the topic: the log begins behind where this reader is.
     pub fn end_trimmed(&mut self, first: Index) -> Calls {
         let why = format!(
-            "follow topic `{}`: the log {TRIMMED} up to entry {first} while this node, at {}, was away: \
+            "follow topic `{}`: the log was trimmed up to entry {first} while this node, at {}, was away: \
              start it again, and it begins with a snapshot of another node",
             self.topic,
             self.next()
         );
-        self.end(Error::corrupt(why))
+        self.end(Error::corrupt(why).because(Reason::Overtaken))
     }
 
     /// Gives nothing out until the log is again the one that was read here. `instead` says what it is now,
@@ -257,10 +257,11 @@ impl Feed {
     pub fn doubt(&mut self, instead: &str, way_out: &str) -> Calls {
         let e = Error::corrupt(format!(
             "follow topic `{}`: {instead}: it is another log than this node has read, or an older copy \
-             of it: {way_out}: {GOES_ON}; only where that log is lost for good, start this node with an \
+             of it: {way_out}: this node goes on by itself then; only where that log is lost for good, start this node with an \
              empty directory",
             self.topic
-        ));
+        ))
+        .because(Reason::OtherLog);
         let calls = self.refuse(&e);
         self.doubt = Some(e);
         calls

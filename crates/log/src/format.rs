@@ -1,5 +1,5 @@
 //! What a topic's files hold, byte by byte (docs/formats/log.md): segment header, commit header,
-//! entry framing, trim mark. Pure: bytes in, values out. Nothing here trusts what it reads.
+//! entry framing, trim mark, mark of reach. Pure: bytes in, values out. Nothing here trusts what it reads.
 
 use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::ids::{ChunkId, Generation};
@@ -10,6 +10,7 @@ pub const SECTOR: u64 = SECTOR_BYTES as u64;
 pub const SEGMENT_MAGIC: [u8; 4] = *b"HFLS";
 pub const COMMIT_MAGIC: [u8; 4] = *b"HFLC";
 pub const TRIM_MAGIC: [u8; 4] = *b"HFLT";
+pub const REACH_MAGIC: [u8; 4] = *b"HFLR";
 pub const VERSION: u16 = 1;
 pub const COMMIT_HEADER_BYTES: usize = 64;
 /// Length and checksum in front of each entry.
@@ -17,6 +18,7 @@ pub const ENTRY_HEADER_BYTES: usize = 8;
 /// Payload of one commit; a commit takes what is pending up to this, one append at the least.
 pub const COMMIT_PAYLOAD_BYTES_MAX: usize = 4 << 20;
 pub const TRIM_MARK_BYTES: usize = 32;
+pub const REACH_MARK_BYTES: usize = 40;
 const TOPIC_AT: usize = 40;
 
 const _: () = {
@@ -306,6 +308,48 @@ pub fn decode_trim_mark(bytes: &[u8], topic_hash: u64) -> Result<u64, Bad> {
     Ok(u64_at(bytes, 16))
 }
 
+/// Says that nothing was ever written in a segment from an offset on. It begins a sector that is
+/// written in place: what is torn is invalid, and says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReachMark {
+    pub topic_hash: u64,
+    /// The segment's first index.
+    pub first: u64,
+    /// Commits end here or before.
+    pub below: u64,
+}
+
+impl ReachMark {
+    pub fn encode(&self) -> [u8; REACH_MARK_BYTES] {
+        let mut bytes = [0; REACH_MARK_BYTES];
+        put(&mut bytes, 0, &REACH_MAGIC);
+        put(&mut bytes, 4, &VERSION.to_le_bytes());
+        put(&mut bytes, 8, &self.topic_hash.to_le_bytes());
+        put(&mut bytes, 16, &self.first.to_le_bytes());
+        put(&mut bytes, 24, &self.below.to_le_bytes());
+        let crc = crc32c(&bytes[..REACH_MARK_BYTES - 4]);
+        put(&mut bytes, REACH_MARK_BYTES - 4, &crc.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8], topic_hash: u64) -> Result<ReachMark, Bad> {
+        let bytes = bytes.get(..REACH_MARK_BYTES).ok_or(Bad::Field("length"))?;
+        if bytes[..4] != REACH_MAGIC {
+            return Err(Bad::Magic);
+        }
+        if crc32c(&bytes[..REACH_MARK_BYTES - 4]) != u32_at(bytes, REACH_MARK_BYTES - 4) {
+            return Err(Bad::Checksum);
+        }
+        if u16_at(bytes, 4) != VERSION {
+            return Err(Bad::Version(u16_at(bytes, 4)));
+        }
+        if u64_at(bytes, 8) != topic_hash {
+            return Err(Bad::Field("topic"));
+        }
+        Ok(ReachMark { topic_hash, first: u64_at(bytes, 16), below: u64_at(bytes, 24) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -372,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_segment_header_or_trim_mark_is_noticed() {
+    fn every_flipped_bit_of_a_segment_header_or_mark_is_noticed() {
         let header = SegmentHeader { topic: "ns/0".into(), topic_hash: 1, first: 2, chain: 3 };
         let mut sector = vec![0; SECTOR_BYTES];
         let crc = header.encode(&mut sector);
@@ -389,6 +433,15 @@ mod tests {
             let mut bad = mark;
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(decode_trim_mark(&bad, 9).is_err(), "bit {bit}");
+        }
+        let reach = ReachMark { topic_hash: 9, first: 5, below: 8192 };
+        let bytes = reach.encode();
+        assert_eq!(ReachMark::decode(&bytes, 9), Ok(reach));
+        assert_eq!(ReachMark::decode(&bytes, 8), Err(Bad::Field("topic")));
+        for bit in 0..REACH_MARK_BYTES * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(ReachMark::decode(&bad, 9).is_err(), "bit {bit}");
         }
     }
 }

@@ -8,6 +8,7 @@ mod driver;
 pub mod feed;
 mod format;
 mod history;
+mod reach;
 mod recover;
 mod remote;
 mod reserve;
@@ -19,6 +20,7 @@ mod topic;
 pub use driver::{Drive, EmbeddedLog, LogOptions};
 pub use feed::MIRROR_BYTES_MAX;
 pub use history::missing;
+pub use reach::REACH_BYTES;
 pub use recover::{CutTail, PassedOver};
 pub use remote::{LogHost, RemoteLog, describe};
 pub use reserve::Needed;
@@ -29,13 +31,6 @@ pub use topic::{TOPIC_BYTES_MAX, check_topic, hash as topic_hash};
 
 use holdfast_base::ids::Index;
 use holdfast_base::{Indices, Result};
-
-/// Says of a topic that ended here that a new start mends it.
-pub const TRIMMED: &str = "was trimmed";
-/// Said of a read below the first entry that there is.
-pub const TRIMMED_ENTRIES: &str = "were trimmed";
-/// Says of a topic that it goes on without a start, see [`Log::recovers`].
-pub const GOES_ON: &str = "this node goes on by itself then";
 
 /// Called exactly once, on whatever thread finished the work, with no lock held. It must not wait
 /// for the log (`sync`, `snapshot_now`) nor panic: it may be running on the thread that does the
@@ -105,7 +100,7 @@ pub trait Log: Send + Sync + 'static {
     /// one already. An error means that the topic or the log ended.
     fn tail(&self, topic: &str, from: Index, wake: Done<()>);
 
-    /// Calls `wake` once a topic whose reads and tails are refused for [`GOES_ON`] can be followed
+    /// Calls `wake` once a topic whose reads and tails are refused for [`OtherLog`](holdfast_base::Reason::OtherLog) can be followed
     /// again, at once if it can, with an error if it never will be. A log that never says so drops
     /// it.
     fn recovers(&self, _topic: &str, _wake: Done<()>) {}

@@ -6,8 +6,9 @@ mod damage;
 
 use crate::core::{SegmentMeta, Tail};
 use crate::format::{
-    self, COMMIT_HEADER_BYTES, CommitHeader, SECTOR, SegmentHeader, TRIM_MARK_BYTES,
+    self, COMMIT_HEADER_BYTES, CommitHeader, ReachMark, SECTOR, SegmentHeader, TRIM_MARK_BYTES,
 };
+use crate::reach::{self, Reach};
 use crate::segment::{SCAN_BYTES, Segment, Window, first_of_name, remove_spare, segment_name};
 use crate::topic::{directory_name, hash};
 use damage::{Gap, pass_over};
@@ -19,6 +20,7 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, renew_len, replace_file};
 use holdfast_env::{Disk, planted};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,6 +54,8 @@ pub struct Recovered {
     pub files: Vec<Arc<Segment>>,
     pub cut: Option<CutTail>,
     pub passed_over: Vec<PassedOver>,
+    /// How far the last segment may be written.
+    pub reach: Reach,
 }
 
 /// Where the chain stands while the last segment is followed.
@@ -123,6 +127,7 @@ fn open_from(
     disk.sync_dir(directory, "log.recovered-names").map_err(|e| doing(e.into()))?;
     let topic_hash = hash(topic);
     let trimmed = read_trim_mark(disk, directory, topic_hash).map_err(doing)?;
+    let marked = reach::read(disk, directory, topic_hash);
     let mut files = Vec::new();
     for first in kept_segments(disk, directory, trimmed).map_err(|e| doing(e.into()))? {
         let path = directory.join(segment_name(first));
@@ -142,14 +147,14 @@ fn open_from(
             pass(&mut walk, segment, following.first)?;
         }
         make_whole(last).map_err(|e| doing(e.into()))?;
-        end = follow(&mut walk, last)?;
+        end = follow(&mut walk, last, marked.as_ref())?;
     }
     let mut passed_over = Vec::new();
     for gap in walk.gaps.iter().filter(|gap| gap.next > first) {
         passed_over.push(pass_over(disk, topic, directory, lost_and_found, gap)?);
     }
     first = passed_over.iter().map(|passed| passed.next.0).fold(first, u64::max);
-    let mut cut = None;
+    let (mut cut, mut reach) = (None, Reach::of(marked.as_ref()));
     let mut capacity = 0;
     if let Some(last) = files.last() {
         capacity = last.direct.len().map_err(|e| doing(e.into()))? / SECTOR * SECTOR;
@@ -157,7 +162,9 @@ fn open_from(
             let what = format!("entries below {first} were trimmed, so they were durable");
             return Err(damaged(topic, &last.path, end, &what));
         }
-        cut = cut_tail(disk, &walk, last, end, capacity, lost_and_found)?;
+        let written = marked.filter(|mark| mark.first == last.first && end <= mark.below);
+        let written = written.map_or(capacity, |mark| mark.below.min(capacity));
+        cut = cut_tail(disk, &walk, last, end..capacity, written, lost_and_found)?;
         // From here on all that was recovered counts as durable, so make it so.
         harden(&walk, last, end).map_err(|e| doing(e.into()))?;
         if walk.next == last.first {
@@ -166,6 +173,9 @@ fn open_from(
             files.pop();
             walk.metas.pop();
             (walk.chain, capacity) = (walk.chain_before, 0);
+        } else {
+            // Of a segment that had none, so that the next start need not look at all of it again.
+            reach.cover(disk, topic_hash, last, end).map_err(|e| doing(e.into()))?;
         }
     }
     let tail = Tail {
@@ -179,7 +189,7 @@ fn open_from(
         closed: walk.closed,
     };
     let files = files.into_iter().map(Arc::new).collect();
-    Ok(Recovered { tail, files, cut, passed_over })
+    Ok(Recovered { tail, files, cut, passed_over, reach })
 }
 
 /// A file that ends within a sector was cut by somebody: zeros take the place of what is gone. So a commit
@@ -274,12 +284,13 @@ fn pass(walk: &mut Walk, segment: &Segment, following: u64) -> Result<()> {
 
 /// Checks the last segment's header and follows its commits, payloads and all, while they are
 /// valid; returns where they end.
-fn follow(walk: &mut Walk, segment: &Segment) -> Result<u64> {
+fn follow(walk: &mut Walk, segment: &Segment, reach: Option<&ReachMark>) -> Result<u64> {
     let io = |e: std::io::Error| {
         Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
     };
     let capacity = segment.direct.len().map_err(io)?;
-    let mut window = Window::new(&*segment.direct, scan_bytes(capacity));
+    let likely = reach.filter(|mark| mark.first == segment.first).map_or(capacity, |m| m.below);
+    let mut window = Window::new(&*segment.direct, scan_bytes(likely.min(capacity)));
     // Behind a damaged header nothing continues a chain: what is needed is looked for.
     (walk.next, walk.chain, walk.chain_before) =
         match header(walk, segment, window.get(0, SECTOR_BYTES).map_err(io)?) {
@@ -406,24 +417,26 @@ fn harden(walk: &Walk, segment: &Segment, end: u64) -> std::io::Result<()> {
     segment.cached.sync("log.sync-recovered")
 }
 
-/// Looks at everything behind the last valid commit. Zeros are a clean end. A commit that knew
+/// Looks at what is behind the last valid commit, up to where the segment may have been written; at
+/// all of it, once anything is there. Zeros are a clean end. A commit that knew
 /// the missing entries to be durable is proof of damage. Anything else was never acknowledged as
 /// durable: it is copied aside and replaced by zeros, so that it can never be taken for a commit.
 fn cut_tail(
     disk: &dyn Disk,
     walk: &Walk,
     segment: &Segment,
-    end: u64,
-    capacity: u64,
+    Range { start: end, end: capacity }: Range<u64>,
+    written: u64,
     lost_and_found: &Path,
 ) -> Result<Option<CutTail>> {
     let io = |e: std::io::Error| {
         Error::from(e).context(format_args!("scan segment `{}`", segment.path.display()))
     };
-    let mut window = Window::new(&*segment.direct, scan_bytes(capacity));
+    let mut window =
+        Window::new(&*segment.direct, scan_bytes((written - end).max(SURVEY_BYTES as u64)));
     let mut dirty_end = end;
     let mut at = end;
-    while at < capacity {
+    while at < if dirty_end == end { written } else { capacity } {
         let sector = window.get(at, SECTOR_BYTES).map_err(io)?;
         if *sector != [0; SECTOR_BYTES][..] {
             dirty_end = at + SECTOR;

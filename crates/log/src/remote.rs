@@ -241,6 +241,18 @@ impl Inner {
     }
 }
 
+/// A host that denies this node is as good as away: who appends through it, for a client, say, is not who is denied, and
+/// asks again. It was told `Denied`, for this node's certificate that had been revoked meanwhile, of a change that had
+/// been made.
+fn as_away(e: Error) -> Error {
+    match e.kind {
+        Kind::Denied if !planted!("log.clients-denied-for-their-node") => {
+            Error { kind: Kind::Retry, ..e }
+        }
+        _ => e,
+    }
+}
+
 /// A pause is over.
 fn resume(weak: &Weak<Inner>, key: &Key, round: u64) {
     let Some(inner) = weak.upgrade() else { return };
@@ -298,7 +310,7 @@ impl Log for RemoteLog {
             match (indices, weak.upgrade()) {
                 (Ok(indices), Some(inner)) => inner.appended(&key, indices, done),
                 (Ok(_), None) => done(Err(unknown(&key.topic))),
-                (Err(e), _) => done(Err(e)),
+                (Err(e), _) => done(Err(as_away(e))),
             }
         };
         self.inner.peers.call(&host, request, Box::new(answered));
@@ -442,5 +454,35 @@ impl Drop for RemoteLog {
             state.topics.retain(|key, _| all || key.reader != self.reader);
         }
         calls.into_iter().for_each(|call| call());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::ids::NodeId;
+    use holdfast_env::net::PeerDone;
+    use std::sync::mpsc;
+
+    /// A host that lets nobody in any more.
+    struct Closed;
+
+    impl Peers for Closed {
+        fn call(&self, _: &str, _: PeerRequest, done: PeerDone) {
+            done(Err(Error::denied("ask `n1`: the connection broke (it was revoked)")));
+        }
+
+        fn after(&self, _: u64, _: Box<dyn FnOnce() + Send>) {}
+    }
+
+    #[test]
+    fn who_is_denied_is_the_node_and_not_who_appends_through_it() {
+        let sender = Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+        let log = RemoteLog::new(Arc::new(Closed), "n1", sender);
+        let (told, tells) = mpsc::channel();
+        let done = Box::new(move |answer| told.send(answer).unwrap());
+        log.append("t", vec![b"entry".to_vec()], Mode::Synced, done);
+        let e = tells.try_recv().unwrap().unwrap_err();
+        assert!(e.kind == Kind::Retry && e.message.contains("it was revoked"), "{e}");
     }
 }

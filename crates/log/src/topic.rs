@@ -1,6 +1,7 @@
 //! Topic names: what is allowed, the directory a name maps to, and the number that every commit
 //! carries so that a file moved between topics is noticed. Pure.
 
+use holdfast_base::checksum::fnv1a;
 use holdfast_base::{Error, Result};
 
 /// Longest name of a topic.
@@ -43,9 +44,7 @@ pub fn topic_of_directory(name: &str) -> Option<String> {
 
 /// FNV-1a, 64 bits, of the name.
 pub fn hash(topic: &str) -> u64 {
-    topic.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, b| {
-        (hash ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    fnv1a(topic.bytes())
 }
 
 #[cfg(test)]

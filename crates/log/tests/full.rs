@@ -8,7 +8,8 @@ use holdfast_base::Kind;
 use holdfast_base::ids::Index;
 use holdfast_env::Disk;
 use holdfast_env::disk::Access;
-use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode};
+use holdfast_env::trial::Trial;
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, REACH_BYTES};
 use holdfast_sim::SimDisk;
 use std::path::Path;
 use std::sync::Arc;
@@ -92,6 +93,26 @@ fn a_log_is_opened_and_appended_to_where_no_room_is_left() {
     }
     // One that is larger than what is given up at once.
     append(&log, NAMES, &[&[7; 20_000]], Mode::Synced).unwrap();
+}
+
+/// The mark of how far a segment is written saves a start some reading, and nobody waits for its room.
+#[test]
+fn a_mark_that_finds_no_room_keeps_nobody_from_going_on() {
+    let _close = Trial::new().with(&REACH_BYTES, 1).enter();
+    let disk = SimDisk::new(1);
+    disk.set_capacity(64 * SEGMENT_BYTES);
+    let log = open(&disk);
+    log.create(NAMES).unwrap();
+    fill(&disk, 0);
+    for _ in 0..8 {
+        append(&log, NAMES, &[b"a deletion"], Mode::Synced).unwrap();
+    }
+    drop(log);
+    let disk = disk.process_kill();
+    assert_eq!(free_bytes(&disk), 0);
+    let log = open(&disk);
+    assert_eq!(read_all(&log, NAMES).unwrap().len(), 8);
+    append(&log, NAMES, &[b"a start"], Mode::Synced).unwrap();
 }
 
 /// Topics of clients took the last segments of a disk from the topics that everything needs.

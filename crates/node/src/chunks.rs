@@ -372,7 +372,10 @@ impl Node {
     ) -> Result<u64> {
         if let Some(store) = self.alone(replicas) {
             store.seal(chunk, length).inspect_err(|e| {
-                self.report_failure(format_args!("seal chunk `{chunk}` at {length}"), e);
+                // The keeper may be at it, who has seen the entry too; he looks again in any case.
+                if e.kind != Kind::Retry {
+                    self.report_failure(format_args!("seal chunk `{chunk}` at {length}"), e);
+                }
             })?;
             return Ok(length);
         }
@@ -506,7 +509,9 @@ impl Node {
         let (node, store) = (self.clone(), store.clone());
         self.workers.run(move || {
             let sealed = store.length(chunk).and_then(|length| node.seal(chunk, length));
-            if let Err(e) = sealed {
+            if let Err(e) = sealed
+                && e.kind != Kind::Retry
+            {
                 node.report_failure(format_args!("seal packed chunk `{chunk}`"), &e);
             }
         });

@@ -60,7 +60,6 @@ pub use retention::Hold;
 pub use rewrite::FaceChunk;
 pub use shards::ShardFolds;
 pub use snapshots::{Ends, EntryAt, SNAPSHOT_OPERATIONS};
-pub use standing::TOKEN_REVOKED;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 

@@ -6,14 +6,13 @@ use super::{Claims, Node};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Index, NodeId, Term};
 use holdfast_base::units::MIB;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_chunk::Done;
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::{HeardBeat, Liveness, LivenessOptions};
 use holdfast_cluster::{ClusterCommand, Namespace, NodeState};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::{HoldMutex, planted};
-use holdfast_log::TRIMMED;
 use holdfast_view::Fold;
 use holdfast_wire::peer;
 use std::collections::BTreeMap;
@@ -127,7 +126,7 @@ impl Member {
         let (term, current, is_controller, applied) = match seen {
             // The log's host has heard of the other process before this one could.
             Err(e) if e.kind == Kind::Fenced => return Err(replaced(id, &e)),
-            Err(e) if e.message.contains(TRIMMED) => return Err(e),
+            Err(e) if e.is(Reason::Overtaken) => return Err(e),
             // The view has stopped, and says so; what is here can be read and asked about.
             Err(_) => return Ok(()),
             Ok(seen) => seen,
@@ -140,7 +139,7 @@ impl Member {
         }
         let stopped = self.node.shards.all().filter_map(|(_, fold)| fold.status().stopped);
         // A new start mends it: it takes over a snapshot.
-        if let Some(e) = stopped.into_iter().find(|e| e.message.contains(TRIMMED)) {
+        if let Some(e) = stopped.into_iter().find(|e| e.is(Reason::Overtaken)) {
             return Err(e);
         }
         let has_root = self.node.has_root();

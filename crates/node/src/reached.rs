@@ -12,12 +12,16 @@ use holdfast_cluster::AllShards;
 use holdfast_cluster::topics::folded_by;
 use holdfast_env::disk::{Access, read_file};
 use holdfast_env::{Disk, HoldMutex, planted};
-use holdfast_log::{Log, Scope, missing};
+use holdfast_log::{Log, Scope, TOPIC_BYTES_MAX, missing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const FILE: &str = "REACHED";
-const FILE_BYTES_MAX: u64 = 4096;
+/// More topics than a log has.
+const TOPICS_MAX: usize = 2000;
+/// So many, with names as long as they may be, indices and checksums: of a file that is longer nothing is read, and it
+/// would say nothing.
+const FILE_BYTES_MAX: u64 = (TOPICS_MAX * (TOPIC_BYTES_MAX + 31) + 15) as u64;
 
 /// A topic's last durable entry, and the CRC32C of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +73,8 @@ impl Reached {
             return Ok(Default::default());
         }
         // What cannot be read says nothing either.
-        let bytes = read_file(disk, &path, FILE_BYTES_MAX).unwrap_or_default();
+        let bytes_max = if planted!("node.few-topics-noted") { 4096 } else { FILE_BYTES_MAX };
+        let bytes = read_file(disk, &path, bytes_max).unwrap_or_default();
         let marks = parse(&bytes).unwrap_or_default();
         let older = marks.iter().filter_map(|(topic, mark)| {
             let what = missing(log, topic, mark.index, Some(mark.crc))?;
@@ -87,13 +92,17 @@ impl Reached {
 }
 
 impl Mark {
-    fn of(topic: &str, log: &dyn Log) -> Option<Mark> {
+    /// Of the topic's last entry; `known` if it is that one.
+    fn of(topic: &str, log: &dyn Log, known: Option<&Mark>) -> Option<Mark> {
         let info = log.info(topic).ok()?;
         let (end, scope) = match planted!("node.mark-ahead-of-the-log") {
             true => (info.next, Scope::Written),
             false => (info.durable, Scope::Durable),
         };
         let last = Index(end.0.checked_sub(1)?);
+        if let Some(known) = known.filter(|known| known.index == last) {
+            return Some(*known);
+        }
         let page = log.read(topic, last, 1, 1, scope).ok()?;
         let (index, entry) = page.first().filter(|(index, _)| *index == last)?;
         Some(Mark { index: *index, crc: crc32c(entry) })
@@ -113,7 +122,7 @@ impl Node {
         let mut reached = self.reached.held();
         let mut marks = reached.marks.clone();
         for topic in folded_topics(&**log).filter(|topic| !older.contains_key(topic)) {
-            if let Some(mark) = Mark::of(&topic, &**log) {
+            if let Some(mark) = Mark::of(&topic, &**log, reached.marks.get(&topic)) {
                 marks.insert(topic, mark);
             }
         }
@@ -179,6 +188,7 @@ fn write(disk: &dyn Disk, data: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_log::LogOptions;
 
     #[test]
     fn marks_come_back_and_whatever_is_not_as_it_was_written_says_nothing() {
@@ -200,5 +210,18 @@ mod tests {
             assert_eq!(parse(&bytes[..cut]), None, "cut at {cut}");
         }
         assert_eq!(parse(&vec![0; bytes.len()]), None);
+    }
+
+    #[test]
+    fn marks_of_as_many_topics_as_there_may_be_are_read() {
+        assert!(2 * LogOptions::default().topics_max <= TOPICS_MAX);
+        let mark = Mark { index: Index(u64::MAX), crc: u32::MAX };
+        let topic = |number| {
+            let name = format!("table/{number}");
+            name.clone() + &"x".repeat(TOPIC_BYTES_MAX - name.len())
+        };
+        let marks: BTreeMap<_, _> = (0..TOPICS_MAX).map(|number| (topic(number), mark)).collect();
+        assert_eq!(text(&marks).len() as u64, FILE_BYTES_MAX);
+        assert_eq!(parse(text(&marks).as_bytes()), Some(marks));
     }
 }

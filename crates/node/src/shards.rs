@@ -13,7 +13,7 @@ use holdfast_cluster::{AllShards, Chunks, Command, Namespace, SHARDS_MAX};
 use holdfast_env::HoldMutex;
 use holdfast_env::planted;
 use holdfast_log::Mode;
-use holdfast_view::{Context, Fold};
+use holdfast_view::{Context, Fold, not_open};
 use holdfast_wire::Call;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -174,7 +174,7 @@ impl Node {
             false if session.0 > applied.0 => Err(Error::retry(format!(
                 "use session `{session}`: this node has not heard of it yet: ask again"
             ))),
-            false => Err(Error::fenced(format!("session `{session}` is not open: open a new one"))),
+            false => Err(not_open(session)),
         }
     }
 

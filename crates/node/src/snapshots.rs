@@ -7,9 +7,9 @@ use super::{LogKeeper, Node};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
-use holdfast_log::{Info, Log, Scope, TRIMMED_ENTRIES};
+use holdfast_log::{Info, Log, Scope};
 use holdfast_view::{Context, SnapshotPart, SnapshotStore, View};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as msg;
@@ -94,7 +94,7 @@ impl EntryAt {
     /// As the log said it.
     fn told(read: Result<EntryAt>) -> Result<EntryAt> {
         match read {
-            Err(e) if e.message.contains(TRIMMED_ENTRIES) => Ok(EntryAt::Trimmed),
+            Err(e) if e.is(Reason::Trimmed) => Ok(EntryAt::Trimmed),
             read => read,
         }
     }

@@ -5,7 +5,7 @@ use super::Node;
 use holdfast_base::codec::{Decode, Reader};
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::rules::Rules;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_cluster::Token;
 use holdfast_env::net::{Named, Role, token_serial};
 use holdfast_env::{event, planted};
@@ -16,9 +16,6 @@ use std::ops::RangeInclusive;
 /// What a node asks before it has a number: where the log is, the log itself, and the snapshots that
 /// stand for what of it was trimmed.
 const JOINING: RangeInclusive<u16> = OP_PEER_LOG_APPEND..=OP_PEER_SNAPSHOT;
-
-/// In what is said to who has proved a token that counts no more.
-pub const TOKEN_REVOKED: &str = "its token was revoked";
 
 impl Node {
     /// Refuses who showed a certificate, or proved a token, that was revoked or has ended meanwhile:
@@ -36,9 +33,10 @@ impl Node {
                 }
                 Some(_) => Ok(()),
                 None => Err(Error::denied(format!(
-                    "{}: {TOKEN_REVOKED}, or this node has not heard of it yet: ask again, or for another one (`holdfast token create`)",
+                    "{}: its token was revoked, or this node has not heard of it yet: ask again, or for another one (`holdfast token create`)",
                     doing()
-                ))),
+                ))
+                .because(Reason::Unproved)),
             };
         }
         if now_s > named.until_s && !planted!("node.ended-certificate-counts") {

@@ -8,7 +8,9 @@ use crate::process::Process;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Keep, SEALED_WITHIN, TableClient, TableWrite};
 use holdfast_env::HoldMutex;
-use holdfast_wire::table::{self as msg, BranchName, Expect, Level, TableMode, Written};
+use holdfast_wire::table::{
+    self as msg, BranchName, Expect, GroupDo, GroupRow, GroupWritten, Level, TableMode, Written,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use self_cell::{MutBorrow, self_cell};
@@ -83,6 +85,15 @@ impl Records {
     }
 }
 
+/// 0 is for no record.
+fn expected(version: Option<u64>) -> Expect {
+    match version {
+        None => Expect::Any,
+        Some(0) => Expect::Absent,
+        Some(version) => Expect::Version { version },
+    }
+}
+
 #[pymethods]
 impl Records {
     /// Makes the table, or finds it made with the same words.
@@ -111,13 +122,8 @@ impl Records {
     fn write(&self, py: Python<'_>, given: Vec<Given<'_>>) -> PyResult<Vec<(bool, Option<u64>)>> {
         let write = |(key, value, version): &Given<'_>| {
             let value = value.as_ref().map(bytes_of).transpose()?;
-            let expect = match *version {
-                None => Expect::Any,
-                Some(0) => Expect::Absent,
-                Some(version) => Expect::Version { version },
-            };
             let (key, value) = (bytes_of(key)?.to_vec(), value.map(|value| value.to_vec()));
-            Ok(TableWrite { key, value, expect })
+            Ok(TableWrite { key, value, expect: expected(*version) })
         };
         let writes = given.iter().map(write).collect::<PyResult<Vec<_>>>()?;
         let written = waiting(py, || self.with(|table| table.write(&writes)))?;
@@ -129,21 +135,51 @@ impl Records {
         Ok(written.into_iter().map(told).collect())
     }
 
-    /// Of each key its record's version and value, or None.
+    /// Writes records that stand or fall together; answers what came of it: "written" and each one's version, or why
+    /// nothing was: which of them, from 0, is in the way, and the version that it has.
+    fn write_together(
+        &self,
+        py: Python<'_>,
+        given: Vec<(Given<'_>, bool)>,
+    ) -> PyResult<(&'static str, Vec<u64>, u16, Option<u64>)> {
+        let row = |((key, value, version), looks): &(Given<'_>, bool)| {
+            let what = match value {
+                _ if *looks => GroupDo::Check,
+                Some(value) => GroupDo::Put(bytes_of(value)?.to_vec()),
+                None => GroupDo::Delete,
+            };
+            Ok(GroupRow { expect: expected(*version), key: bytes_of(key)?.to_vec(), what })
+        };
+        let rows = given.iter().map(row).collect::<PyResult<Vec<_>>>()?;
+        let written = waiting(py, || self.with(|table| table.write_together(&rows)))?;
+        Ok(match written {
+            GroupWritten::Versions { versions } => ("written", versions, 0, None),
+            GroupWritten::Found { at, version } => ("unexpected", Vec::new(), at, Some(version)),
+            GroupWritten::Absent { at } => ("unexpected", Vec::new(), at, None),
+            GroupWritten::OtherHome { at } => ("home", Vec::new(), at, None),
+            GroupWritten::OtherTablet { at } => ("tablet", Vec::new(), at, None),
+        })
+    }
+
+    /// Of each key its record's version and value, or None; `together` as they show at one moment.
     #[expect(clippy::type_complexity, reason = "one a key")]
-    #[pyo3(signature = (keys, level, version=None))]
+    #[pyo3(signature = (keys, level, version=None, together=false))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         keys: Vec<Bound<'py, PyAny>>,
         level: &str,
         version: Option<u64>,
+        together: bool,
     ) -> PyResult<Vec<Option<(u64, Bound<'py, PyBytes>)>>> {
         let key = |key: &Bound<'py, PyAny>| Ok(bytes_of(key)?.to_vec());
         let keys = keys.iter().map(key).collect::<PyResult<Vec<Vec<u8>>>>()?;
         let got = waiting(py, || {
             let level = level_of(level, version)?;
-            self.with(|table| table.get_all(&keys, level))
+            self.with(|table| match together {
+                true => table.get_together(&keys, level),
+                false => table.get_all(&keys, level),
+            })
         })?;
         let told = |one: msg::Record| (one.version, PyBytes::new(py, &one.value));
         Ok(got.into_iter().map(|one| one.map(told)).collect())

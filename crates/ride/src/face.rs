@@ -57,8 +57,11 @@ fn topic_of(meta: &[u8]) -> Result<String> {
 fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
     move |meta, within: &Within| {
         let topic = topic_of(meta)?;
-        let doing = |e: Error| e.context(format_args!("use topic `{}`", topic.escape_debug()));
-        let name = if topic.is_empty() { "*".to_owned() } else { log_topic(&topic)? };
+        let (name, what) = match topic.as_str() {
+            "" => ("*".to_owned(), "use all topics".to_owned()),
+            one => (log_topic(one)?, format!("use topic `{}`", one.escape_debug())),
+        };
+        let doing = |e: Error| e.context(what);
         within.rules.check_topic(&name, access).map_err(doing)
     }
 }

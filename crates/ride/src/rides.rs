@@ -461,7 +461,8 @@ impl Rides {
     fn open(&self, spin: SpinId, taken: Option<Arc<dyn Moment>>) -> Vec<Job> {
         let for_image = taken.is_some();
         let moment = taken.map_or_else(|| self.rows.moment(), Ok);
-        let shown = moment.and_then(Shown::new);
+        // Who boards reads rows, too.
+        let shown = moment.and_then(Shown::new).map_err(begins_anew);
         let draft = shown.as_ref().ok().filter(|_| for_image).map(|shown| self.begin_image(shown));
         self.tell(|state, now, _| {
             state.begin_image(spin, draft);

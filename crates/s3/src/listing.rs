@@ -43,7 +43,10 @@ pub fn prefixes(found: Vec<String>, encoding: Option<&EncodingType>) -> Option<V
 }
 
 /// An empty delimiter is none.
-fn shown_delimiter(delimiter: Option<String>, encoding: Option<&EncodingType>) -> Option<String> {
+pub fn shown_delimiter(
+    delimiter: Option<String>,
+    encoding: Option<&EncodingType>,
+) -> Option<String> {
     delimiter.filter(|d| !d.is_empty()).map(|d| encoded(d, encoding))
 }
 

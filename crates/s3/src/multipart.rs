@@ -6,7 +6,7 @@ use crate::hash::{
     Algorithm, Expected, checksum_of, combined, decode_base64, decode_hex, hex, md5_of,
 };
 use crate::incoming::{self, Incoming, Sink};
-use crate::listing::{encoded, prefixes};
+use crate::listing::{encoded, prefixes, shown_delimiter};
 use crate::objects;
 use crate::photos;
 use crate::service::Face;
@@ -118,7 +118,8 @@ pub async fn upload_part(
         Expected::new(input.content_md5, named.as_deref(), sums)?.announced(&req.headers)?;
     // What the upload was begun with is computed for every part.
     let begun_with = Algorithm::parse(&upload.algorithm);
-    if expected.checksum.is_some() && begun_with.is_some() && expected.algorithm != begun_with {
+    let comes = expected.checksum.is_some() || expected.behind;
+    if comes && begun_with.is_some() && expected.algorithm != begun_with {
         return Err(s3_error!(
             InvalidRequest,
             "the upload was begun with checksum `{}`",
@@ -375,11 +376,11 @@ pub async fn list_multipart_uploads(
         next_upload_id_marker: listing.next.as_ref().map(|(_, id)| format!("{id:016x}")),
         next_key_marker: listing.next.map(|(key, _)| encoded(key, url)),
         bucket: Some(input.bucket),
-        delimiter: input.delimiter,
-        encoding_type: input.encoding_type,
-        key_marker: input.key_marker,
+        delimiter: shown_delimiter(input.delimiter, url),
+        key_marker: input.key_marker.map(|marker| encoded(marker, url)),
         max_uploads: Some(max),
-        prefix: input.prefix,
+        prefix: input.prefix.map(|prefix| encoded(prefix, url)),
+        encoding_type: input.encoding_type,
         upload_id_marker: input.upload_id_marker,
         ..Default::default()
     }))

@@ -2,7 +2,7 @@
 
 use crate::access::Asked;
 use crate::buckets::timestamp;
-use crate::conditions::ReadConditions;
+use crate::conditions::{ReadConditions, range_is_of};
 use crate::errors::{OrS3, s3_failure};
 use crate::forms::Form;
 use crate::hash::{Algorithm, Expected};
@@ -13,8 +13,8 @@ use crate::scale::PHOTO_BYTES_MAX;
 use crate::service::{Face, caller};
 use crate::trail::Note;
 use holdfast_blob::{
-    Answer, Condition, Failure, Head, NewObject, Object, Outcome, Pair, Refusal, Writer,
-    version_name,
+    Answer, Condition, Failure, Head, KEY_BYTES_MAX, NewObject, Object, Outcome, Pair, Refusal,
+    Writer, version_name,
 };
 use hyper::HeaderMap;
 use hyper::body::Bytes;
@@ -435,7 +435,8 @@ pub async fn get_object(
         if_unmodified_since: input.if_unmodified_since.as_ref(),
     };
     conditions.check(&object)?;
-    let (mut bytes, mut partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
+    let range = |object: &Object| input.range.filter(|_| range_is_of(object, &req.headers));
+    let (mut bytes, mut partial) = wanted(&object, range(&object).as_ref(), input.part_number)?;
     let mut body = read(face, &object, &bytes, &req.headers).await;
     if let Err(Failure::Failed(e)) = &body
         && e.kind == holdfast_base::Kind::NotFound
@@ -444,7 +445,7 @@ pub async fn get_object(
         let found = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
         object = photos::sized(found, &req.uri)?;
         conditions.check(&object)?;
-        (bytes, partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
+        (bytes, partial) = wanted(&object, range(&object).as_ref(), input.part_number)?;
         body = read(face, &object, &bytes, &req.headers).await;
     }
     let body = match body {
@@ -481,7 +482,8 @@ pub async fn head_object(
         if_unmodified_since: input.if_unmodified_since.as_ref(),
     };
     conditions.check(&object)?;
-    let (bytes, partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
+    let range = input.range.filter(|_| range_is_of(&object, &req.headers));
+    let (bytes, partial) = wanted(&object, range.as_ref(), input.part_number)?;
     let mut output: HeadObjectOutput =
         described!(HeadObjectOutput, &input, &object, &bytes, partial);
     if input.version_id.is_none() {
@@ -553,6 +555,9 @@ pub async fn delete_objects(
     }
     for object in &input.delete.objects {
         // Before anything is deleted.
+        if object.key.is_empty() {
+            return Err(s3_error!(MalformedXML, "a key to delete has no bytes"));
+        }
         refuse(&[
             (object.last_modified_time.is_some(), "`LastModifiedTime` of a key to delete"),
             (object.size.is_some(), "`Size` of a key to delete"),
@@ -573,6 +578,10 @@ pub async fn delete_objects(
         let allowed = face.access.check_one(&caller, &asked);
         let done = match allowed {
             Err(e) => Err(e),
+            // Those in a path the library refuses.
+            Ok(()) if key.len() > KEY_BYTES_MAX => {
+                Err(s3_error!(KeyTooLongError, "a key has {KEY_BYTES_MAX} bytes at most"))
+            }
             Ok(()) => {
                 let if_match = e_tag.map(|etag| etag.value().to_owned());
                 let condition = Condition { if_match, if_absent: false };

@@ -183,7 +183,7 @@ impl Service<Request<Incoming>> for Door {
 
     fn call(&self, req: Request<Incoming>) -> Served {
         let door = self.clone();
-        Box::pin(async move { door.serve(req).await })
+        Box::pin(door.serve(req))
     }
 }
 
@@ -236,6 +236,7 @@ impl Door {
         if let Some(tab) = &tab {
             response = self.in_turn(tab, looks, response).await?;
         }
+        front::of_a_part(&mut response);
         front::refer(&mut response);
         front::explain(&mut response);
         let failed = response.status() == StatusCode::INTERNAL_SERVER_ERROR;
@@ -305,12 +306,14 @@ impl Door {
     /// the bucket in the path, where that is not its own; the library gets what was signed.
     async fn answer(
         &self,
-        req: Request<Incoming>,
+        mut req: Request<Incoming>,
         place: Option<Uri>,
         tab: Option<Arc<Tab>>,
     ) -> S3Result<Answered> {
-        let at = place.as_ref().unwrap_or(req.uri());
+        let at = place.unwrap_or_else(|| req.uri().clone());
+        let at = &at;
         front::check(req.method(), at, req.headers())?;
+        front::drop_odd_range(at, req.headers_mut());
         if *req.method() == Method::OPTIONS {
             return cors::preflight(&self.blobs, at, req.headers()).map(Ok);
         }

@@ -233,3 +233,43 @@ fn bytes_are_charged_before_they_come_and_given_back_where_they_do_not() {
     assert_eq!(ann.send(&Request::new("GET", "/open/small")).unwrap().status, 200);
     assert_eq!(status(&world.read("GET", "/open/small", "")), 200);
 }
+
+/// boto3 takes the answer to a body of no bytes that it had announced for the answer to its next request, too: a whole
+/// minute later it gave up, or was told that an object was stored that had been refused.
+#[test]
+fn a_connection_ends_behind_a_body_of_no_bytes_that_was_announced() {
+    let world = World::new("nothing", Allowance::default(), Allowance::default());
+    let put_to = |key: &str, expect: &str, body: &str| {
+        let mut stream = world.connect();
+        let head = format!("PUT /open/{key} HTTP/1.1\r\nhost: x\r\n{expect}content-length: ");
+        let request = format!("{head}{}\r\n\r\n", body.len());
+        stream.write_all(request.as_bytes()).unwrap();
+        if !body.is_empty() {
+            stream.write_all(body.as_bytes()).unwrap();
+        }
+        // The next one, to which there is an answer if the connection goes on.
+        let _ =
+            stream.write_all(b"GET /open/small HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let mut answers = Vec::new();
+        let _ = stream.read_to_end(&mut answers);
+        String::from_utf8_lossy(&answers).into_owned()
+    };
+    let put = |expect: &str, body: &str| put_to("new", expect, body);
+    let answers = |said: &str| said.matches("HTTP/1.1 ").count();
+    for announced in ["expect: 100-continue\r\n", "Expect: 100-Continue\r\n"] {
+        let said = put(announced, "");
+        assert!(said.contains("connection: close\r\n") && answers(&said) == 1, "{said}");
+        // Nobody asked for the body of one that was refused, and boto3, which does not send it then, went on with the
+        // status of this answer for that of the next one, where it was faster than the end of the connection.
+        let said = put(announced, "x");
+        assert!(said.starts_with("HTTP/1.1 403") && answers(&said) == 1, "{said}");
+        assert!(said.contains("connection: close\r\n"), "{said}");
+        let said = put_to("in/new", announced, "x");
+        assert!(said.contains("HTTP/1.1 100") && said.contains("HTTP/1.1 200"), "{said}");
+        assert_eq!(answers(&said), 3, "{said}");
+    }
+    for body in ["", "x"] {
+        let said = put("", body);
+        assert_eq!(answers(&said), 2, "{said}");
+    }
+}

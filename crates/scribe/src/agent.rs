@@ -111,7 +111,7 @@ impl Agent {
         let store = Store::open(disk.clone(), &settings.spool, settings.bounds, &*rng)?;
         let store = Arc::new(store);
         let files = Files::new(disk, clock.clone(), settings.stores.files().to_vec());
-        let intake = Intake::start(Arc::new(WithFiles { spool: store.clone(), files }))?;
+        let intake = Intake::start(Arc::new(WithFiles { others: store.clone(), files }))?;
         let spool = store.look(|core| core.id().0);
         let hops = || Hops::new(settings.to.clone(), spool, settings.client.clone(), clock.clone());
         let shared = Arc::new(Shared {
@@ -209,9 +209,7 @@ impl Shared {
         details.extend(refused.iter().take(DETAILS_MAX).map(why));
         drop(refused);
         let (aside, given_up) = self.store.aside();
-        counters.push(("scribe_overall:messages aside".to_owned(), aside as i64));
-        counters.push(("scribe_overall:messages aside given up".to_owned(), given_up as i64));
-        More { counters, details }
+        More { counters, details }.with_aside(aside, given_up)
     }
 
     fn run(&self) {

@@ -1,15 +1,18 @@
 //! What can never be taken, kept aside: batches that their topic refuses for good, and messages that are
-//! none. A topic of its own beside the spool's, bounded: the oldest is given up for the newest, and both are
-//! counted. Decides nothing about what is refused.
+//! none. A topic of its own, bounded: the oldest is given up for the newest, and both are counted. Of an agent it
+//! lies beside the spool's, of a node's own door in a log that has nothing else ([`Place`]). Decides nothing about
+//! what is refused.
 
 use crate::batch;
-use crate::store;
+use crate::store::{self, SEGMENT_BYTES};
 use holdfast_base::codec::{Reader, put_bytes};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::HoldMutex;
+use holdfast_env::disk::{Access, read_file};
+use holdfast_env::{Disk, HoldMutex};
 use holdfast_log::{Drive, EmbeddedLog, Log, Scope};
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 /// Its topic, in the spool's log.
 pub const TOPIC: &str = "aside";
@@ -21,6 +24,10 @@ pub const BEGINNING_BYTES_MAX: usize = 64 << 10;
 const TEXT_BYTES_MAX: usize = 1 << 10;
 const READ_ENTRIES_MAX: usize = 256;
 const READ_BYTES_MAX: usize = 1 << 20;
+/// Where a log keeps its topics.
+const TOPICS: &str = "topics";
+/// Copies that are made of what somebody writes meanwhile, until one of them can be read.
+const COPIES_MAX: usize = 8;
 
 const _: () = {
     let most = batch::ENCODED_BYTES_MAX + TEXT_BYTES_MAX + 64;
@@ -155,7 +162,95 @@ impl Kept {
     }
 }
 
-/// Calls back with what a spool's log has aside, oldest first.
+/// A place of its own, for whoever has no spool.
+pub struct Place {
+    log: EmbeddedLog,
+    kept: Kept,
+}
+
+impl Place {
+    /// Opens the one in `directory`, which is made if it is not there.
+    pub fn open(disk: Arc<dyn Disk>, directory: &Path, drive: Drive) -> Result<Place> {
+        let log = store::open_log(disk, directory, SEGMENT_BYTES, drive)?;
+        let kept = Kept::open(&log, drive)?;
+        Ok(Place { log, kept })
+    }
+
+    /// Keeps these, synced, by one commit.
+    pub fn keep(&self, all: &[Aside<'_>]) -> Result<()> {
+        self.kept.keep(&self.log, all)
+    }
+
+    /// As [`Kept::counts`].
+    pub fn counts(&self) -> (u64, u64) {
+        self.kept.counts()
+    }
+}
+
+/// As [`each`], of a directory that an agent or a node may have open. Then a copy is read, which is made below
+/// `scratch`: a directory of the caller's alone, who removes it.
+pub fn look(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    scratch: &Path,
+    drive: Drive,
+    call: &mut dyn FnMut(Index, &[u8]) -> Result<()>,
+) -> Result<()> {
+    if !disk.exists(&directory.join(TOPICS))? {
+        return Err(Error::not_found(format!(
+            "look at what is aside in `{}`: nothing was ever kept there: name the spool of an agent, or the data \
+             directory of a node whose `scribe_port` is on",
+            directory.display()
+        )));
+    }
+    match store::open_log(disk.clone(), directory, SEGMENT_BYTES, drive) {
+        Ok(log) => each(&log, call),
+        Err(e) if e.kind == Kind::Retry => {
+            let copied = (0..COPIES_MAX).map(|at| {
+                let to = scratch.join(at.to_string());
+                copy(&**disk, directory, &to)?;
+                entries(&store::open_log(disk.clone(), &to, SEGMENT_BYTES, drive)?)
+            });
+            // Whoever has it open may have written while it was copied, or given a file up: then it is no log.
+            let mut last = e;
+            for copied in copied {
+                match copied {
+                    Ok(all) => {
+                        return all.iter().try_for_each(|(index, entry)| call(*index, entry));
+                    }
+                    Err(e) => last = e,
+                }
+            }
+            Err(last.context(format_args!("look at what is aside in `{}`", directory.display())))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The topic's files, as they are while somebody may write them.
+fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<()> {
+    let [from, to] = [from, to].map(|log: &Path| -> PathBuf { log.join(TOPICS).join(TOPIC) });
+    disk.create_dir_all(&to)?;
+    if !disk.exists(&from)? {
+        return Ok(());
+    }
+    for entry in disk.list(&from)?.iter().filter(|entry| !entry.is_dir) {
+        let bytes = read_file(disk, &from.join(&entry.name), SEGMENT_BYTES)?;
+        disk.create_private(&to.join(&entry.name), Access::Cached)?.write_at(&bytes, 0)?;
+    }
+    Ok(())
+}
+
+fn entries(log: &EmbeddedLog) -> Result<Vec<(Index, Vec<u8>)>> {
+    let mut all = Vec::new();
+    each(log, &mut |index, entry| {
+        all.push((index, entry.to_vec()));
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Calls back with what a log has aside, oldest first.
 pub fn each(log: &EmbeddedLog, call: &mut dyn FnMut(Index, &[u8]) -> Result<()>) -> Result<()> {
     let mut from = match log.info(TOPIC) {
         Ok(info) => info.first,
@@ -175,11 +270,8 @@ pub fn each(log: &EmbeddedLog, call: &mut dyn FnMut(Index, &[u8]) -> Result<()>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::SEGMENT_BYTES;
     use holdfast_log::LogOptions;
     use holdfast_sim::SimDisk;
-    use std::path::Path;
-    use std::sync::Arc;
 
     fn open(disk: &SimDisk, segment_bytes: u64) -> (EmbeddedLog, Kept) {
         let options = LogOptions { drive: Drive::Pump, segment_bytes, ..LogOptions::default() };
@@ -236,5 +328,36 @@ mod tests {
         drop((log, kept));
         let (log, kept) = open(&disk, segment_bytes);
         assert_eq!((kept.counts(), read(&log)), ((left, 0), left));
+    }
+
+    /// What a node's door keeps aside could be looked at by ending the node alone, for whose log it was.
+    #[test]
+    fn what_is_aside_is_shown_while_somebody_keeps_more() {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(2));
+        let (directory, scratch) = (Path::new("/node/scribe"), Path::new("/tmp/look"));
+        let shown = |number: u64| {
+            let mut shown = Vec::new();
+            let scratch = scratch.join(number.to_string());
+            let looked = look(&disk, directory, &scratch, Drive::Pump, &mut |_, entry| {
+                let Aside::Message { category, .. } = Aside::decode(entry)? else { panic!() };
+                shown.push(String::from_utf8(category.to_vec()).unwrap());
+                Ok(())
+            });
+            looked.map(|()| shown)
+        };
+        let none = shown(0).unwrap_err();
+        assert!(none.kind == Kind::NotFound && none.message.contains("scribe_port"), "{none}");
+        let place = Place::open(disk.clone(), directory, Drive::Pump).unwrap();
+        assert_eq!(shown(1), Ok(vec![]), "nothing was bad by now");
+        for number in 1..=3 {
+            let name = number.to_string();
+            place.keep(&[Aside::message("too long", name.as_bytes(), b"m", 9)]).unwrap();
+            let wanted: Vec<String> = (1..=number).map(|number: u64| number.to_string()).collect();
+            assert_eq!(shown(1 + number), Ok(wanted.clone()), "while it is open");
+            assert_eq!(place.counts(), (number, 0));
+        }
+        drop(place);
+        assert_eq!(shown(9).unwrap().len(), 3, "when it is not");
+        assert!(!disk.exists(&scratch.join("9")).unwrap(), "nothing was copied then");
     }
 }

@@ -3,8 +3,9 @@
 //! topic has it, so whatever waits here may be forgotten at any moment (docs/decisions/0027). It changes no
 //! byte of a batch, numbers nothing, and says nothing that its next hop has not said. Pure.
 
-use crate::batch::{self, SpoolId};
-use holdfast_base::codec::Reader;
+use crate::batch::{self, Position, SpoolId};
+use crate::renumber::renumbered;
+use holdfast_base::codec::{Reader, put_bytes};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{planted, sometimes};
 use holdfast_wire::scribe as msg;
@@ -85,6 +86,18 @@ impl Asked {
             0..=msg::ASK_CATEGORIES_MAX => Ok(Asked::Say(say)),
             _ => Err(Error::invalid("carry a spool's words: say fewer at once")),
         }
+    }
+
+    /// Makes batches nobody's, as a carrier would that numbers what it brings on: its topic takes them as often as
+    /// they come. For trials alone.
+    fn lose_numbers(&mut self) {
+        let Asked::Append { body, .. } = self else { return };
+        let (mut others, mut reader) = (Vec::with_capacity(body.len()), Reader::new(body));
+        while let Ok(bytes) = reader.bytes() {
+            let nobodys = Position { next: 0, checksum: 0 };
+            put_bytes(&mut others, &renumbered(bytes, SpoolId::NONE, nobodys));
+        }
+        *body = others;
     }
 
     fn body(&self) -> &[u8] {
@@ -313,13 +326,16 @@ impl<T> Carrier<T> {
             if !round.0.is_empty() && (by_itself || !round.has_room(first)) {
                 break;
             }
-            let part = parts.pop_front().expect("it was looked at");
+            let mut part = parts.pop_front().expect("it was looked at");
             self.turns.pop_front();
             match parts.is_empty() {
                 true => drop(self.waits.remove(&from)),
                 false => self.turns.push_back(from),
             }
             self.bytes -= part.asked.cost();
+            if planted!("scribe.carrier-numbers-anew") {
+                part.asked.lose_numbers();
+            }
             round.0.push(part);
             if by_itself {
                 break;
@@ -389,7 +405,11 @@ impl<T> Carrier<T> {
             if matches!(part.asked, Asked::Append { .. }) {
                 self.carried += part.asked.count() as u64;
             }
-            let own = answers.by_ref().take(part.asked.count()).collect();
+            let own: Vec<Told> = answers.by_ref().take(part.asked.count()).collect();
+            let own = match (&part.asked, planted!("scribe.carrier-numbers-anew")) {
+                (Asked::Append { which, body, .. }, true) => ends_of(which, body),
+                _ => own,
+            };
             outcomes.push((part.ticket, Ok(own)));
         }
         outcomes
@@ -451,13 +471,21 @@ fn later<T>(part: Part<T>, what: &str) -> (T, Outcome) {
 
 /// Where spools are once their topics have these batches, which a carrier never says by itself.
 fn ends(asked: &Asked) -> Vec<Told> {
-    let mut reader = Reader::new(asked.body());
+    match asked {
+        Asked::Append { which, body, .. } => ends_of(which, body),
+        Asked::Ask(_) | Asked::Say(_) => Vec::new(),
+    }
+}
+
+/// The same of batches whose numbers may be others by now.
+fn ends_of(which: &[Which], body: &[u8]) -> Vec<Told> {
+    let mut reader = Reader::new(body);
     let heads = std::iter::from_fn(|| batch::decode(reader.bytes().ok()?).ok());
-    let position = |(head, _): (batch::Head, &[u8])| {
-        let batch::Position { next, checksum } = head.ends();
+    let position = |((_, first, checksum), (head, _)): (&Which, (batch::Head, &[u8]))| {
+        let (next, checksum) = (first + u64::from(head.count), *checksum);
         Told::Position(msg::Position { next, checksum, refused: String::new(), never: false })
     };
-    heads.map(position).collect()
+    which.iter().zip(heads).map(position).collect()
 }
 
 #[cfg(test)]

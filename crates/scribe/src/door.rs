@@ -51,6 +51,16 @@ pub struct More {
     pub details: Vec<String>,
 }
 
+impl More {
+    /// And how many messages are kept aside, of so many that were given up again.
+    pub fn with_aside(mut self, messages: u64, given_up: u64) -> More {
+        let aside = [("messages aside", messages), ("messages aside given up", given_up)];
+        let counters = aside.map(|(what, count)| (format!("{OVERALL}:{what}"), count as i64));
+        self.counters.extend(counters);
+        self
+    }
+}
+
 impl Service {
     /// Alive since that second of 1970's calendar; `more` is answered beside what the door knows itself.
     pub fn new(

@@ -342,6 +342,7 @@ impl ScribeFace {
     }
 
     fn status(&self) -> Result<Vec<msg::CategoryStatus>> {
+        self.open_others();
         let folds: Vec<_> =
             self.folds.held().iter().map(|(name, fold)| (name.clone(), fold.clone())).collect();
         let mut all = Vec::new();
@@ -446,7 +447,7 @@ impl Keeps for ScribeFace {
         true
     }
 
-    fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept> {
+    fn keep(&self, groups: &[Vec<Packed>]) -> Vec<NotKept> {
         // One request after the other: what comes together stays in its order.
         let mut not_kept = vec![NotKept::new(); groups.len()];
         let mut some: Vec<(usize, &Packed)> = Vec::new();

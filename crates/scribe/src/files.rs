@@ -140,27 +140,27 @@ impl Files {
     }
 }
 
-/// A spool, and files beside it.
+/// What keeps messages, and files beside it.
 pub struct WithFiles {
-    pub spool: Arc<dyn Keeps>,
+    pub others: Arc<dyn Keeps>,
     pub files: Files,
 }
 
 impl Keeps for WithFiles {
     fn knows_or_may(&self, category: &Category) -> bool {
-        self.spool.knows_or_may(category)
+        self.others.knows_or_may(category)
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.spool.has_room(bytes)
+        self.others.has_room(bytes)
     }
 
-    fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept> {
-        self.spool.keep(groups)
+    fn keep(&self, groups: &[Vec<Packed>]) -> Vec<NotKept> {
+        self.others.keep(groups)
     }
 
     fn keep_aside(&self, all: &[Aside<'_>]) {
-        self.spool.keep_aside(all);
+        self.others.keep_aside(all);
     }
 
     fn may_write(&self, place: &Place) -> bool {

@@ -30,7 +30,7 @@ pub trait Keeps: Send + Sync + 'static {
     /// Whether there is room for so many bytes more, beside those that wait.
     fn has_room(&self, bytes: usize) -> bool;
     /// Keeps them durably, in this order; waits for it. Says of each group what was not kept.
-    fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept>;
+    fn keep(&self, groups: &[Vec<Packed>]) -> Vec<NotKept>;
     /// Keeps aside what can never be taken, as far as it has a place for that.
     fn keep_aside(&self, _: &[Aside<'_>]) {}
     /// Whether lines may be written to files of this place at all.
@@ -213,7 +213,7 @@ impl Shared {
             let groups = is_written.then(|| round.add(&call.messages));
             waiting.push((call.messages, groups, done));
         }
-        let not_kept = self.keeps.keep(round.pack());
+        let not_kept = self.keeps.keep(&round.pack());
         let later = |e: &&Error| e.kind != Kind::Invalid;
         let mut errors = not_kept.iter().flat_map(BTreeMap::values).chain(unwritten.values());
         self.note(bytes, errors.find(later));
@@ -301,7 +301,7 @@ mod tests {
             fn has_room(&self, _: usize) -> bool {
                 true
             }
-            fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept> {
+            fn keep(&self, groups: &[Vec<Packed>]) -> Vec<NotKept> {
                 let packed = groups.iter().flatten();
                 *self.0.held() += packed.map(|packed| packed.count as usize).sum::<usize>();
                 vec![NotKept::new(); groups.len()]

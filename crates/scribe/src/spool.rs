@@ -389,13 +389,31 @@ impl Spool {
         Progress::Has(delivered.len())
     }
 
-    /// Whether a batch, which this entry holds, is to be sent. Its number alone does not say so: one that was
-    /// set aside may have the same.
+    /// Whether a batch, which this entry holds, is to be sent.
     pub fn wants_to_send(&self, index: Index, head: &Head) -> bool {
+        !self.streams[&head.category].is_copied && self.is_pending(index, head)
+    }
+
+    /// Whether a category's topic is not known to have a batch, which this entry holds. Its number alone does not
+    /// say so: one that was set aside may have the same.
+    pub fn is_pending(&self, index: Index, head: &Head) -> bool {
         let stream = &self.streams[&head.category];
         let from = stream.pending.partition_point(|(_, at)| *at < index);
         let mut own = stream.pending.range(from..).take_while(|(_, at)| *at == index);
-        !stream.is_copied && own.any(|(ends, _)| *ends == head.ends())
+        own.any(|(ends, _)| *ends == head.ends())
+    }
+
+    /// What a category's topic is known to have.
+    pub fn delivered(&self, category: &Category) -> Position {
+        self.streams.get(category).map_or(Position::START, |stream| stream.delivered)
+    }
+
+    /// Of a category the position behind which its topic is not known to have anything, and the one behind each
+    /// batch from there on.
+    pub fn positions(&self, category: &Category) -> Vec<Position> {
+        let Some(stream) = self.streams.get(category) else { return Vec::new() };
+        let pending = stream.pending.iter().map(|(ends, _)| *ends);
+        std::iter::once(stream.delivered).chain(pending).collect()
     }
 
     /// The first entry that holds something to be sent, of categories that are not left out, unless there

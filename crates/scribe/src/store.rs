@@ -2,7 +2,7 @@
 //! and marks, gives up what the core lets go, and reads what is to be sent. Decides nothing about numbers.
 
 use crate::aside::{self, Aside};
-use crate::batch::{self, Packed, Position, SpoolId};
+use crate::batch::{self, Head, Packed, Position, SpoolId};
 use crate::category::Category;
 use crate::intake::{Keeps, NotKept};
 use crate::spool::{Kept, Numbered, Progress, Spool, decode_entry};
@@ -109,6 +109,22 @@ impl Store {
         })
     }
 
+    /// As [`Store::open`], of a spool that is there, for whoever keeps nothing more in it.
+    pub fn open_there(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        bounds: Bounds,
+        rng: &dyn Rng,
+    ) -> Result<Store> {
+        if !EmbeddedLog::has_topic(&*disk, directory, TOPIC)? {
+            return Err(Error::not_found(format!(
+                "open the spool `{}`: there is none: name the directory of an agent",
+                directory.display()
+            )));
+        }
+        Store::open(disk, directory, bounds, rng)
+    }
+
     /// Looks at what is known.
     pub fn look<R>(&self, look: impl FnOnce(&Spool) -> R) -> R {
         look(&self.core.held())
@@ -183,16 +199,48 @@ impl Store {
         entry: &[u8],
         without: &BTreeSet<Category>,
     ) -> Result<Vec<Outgoing>> {
+        self.chosen(entry, |core, head| {
+            core.wants_to_send(index, head) && !without.contains(&head.category)
+        })
+    }
+
+    fn chosen(
+        &self,
+        entry: &[u8],
+        is_chosen: impl Fn(&Spool, &Head) -> bool,
+    ) -> Result<Vec<Outgoing>> {
         let Kept::Group(batches) = decode_entry(entry)? else { return Ok(Vec::new()) };
         let core = self.core.held();
         let mut wanted = Vec::new();
         for bytes in batches {
             let (head, _) = batch::decode(bytes)?;
-            if core.wants_to_send(index, &head) && !without.contains(&head.category) {
+            if is_chosen(&core, &head) {
                 wanted.push(Outgoing { category: head.category, bytes: bytes.to_vec() });
             }
         }
         Ok(wanted)
+    }
+
+    /// Calls back with each batch of these categories that its topic is not known to have, in their order.
+    pub fn each_pending(
+        &self,
+        of: &BTreeSet<Category>,
+        call: &mut dyn FnMut(Outgoing) -> Result<()>,
+    ) -> Result<()> {
+        let first = |category| self.look(|core| core.first_pending(category));
+        let Some(mut from) = of.iter().filter_map(first).min() else { return Ok(()) };
+        loop {
+            let page =
+                self.log.read(TOPIC, from, READ_ENTRIES_MAX, READ_BYTES_MAX, Scope::Durable)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from = Index(last.0 + 1);
+            for (index, entry) in &page {
+                let is_one = |core: &Spool, head: &Head| {
+                    of.contains(&head.category) && core.is_pending(*index, head)
+                };
+                self.chosen(entry, is_one)?.into_iter().try_for_each(&mut *call)?;
+            }
+        }
     }
 
     /// Somebody says where the spool is in a category. What its topic has is given up in time.
@@ -305,11 +353,11 @@ impl Keeps for Store {
         files * self.bounds.segment_bytes + kept_ready + waits as u64 <= self.bounds.bound_bytes
     }
 
-    fn keep(&self, groups: Vec<Vec<Packed>>) -> Vec<NotKept> {
+    fn keep(&self, groups: &[Vec<Packed>]) -> Vec<NotKept> {
         let _appends = self.appends.held();
         let bytes = groups.iter().flatten().map(Packed::bytes).sum();
         self.under_way.store(bytes, Ordering::Relaxed);
-        let mut numbered = self.core.held().number(&groups);
+        let mut numbered = self.core.held().number(groups);
         let mut not_kept = Vec::with_capacity(numbered.len());
         let mut failed = None;
         while !numbered.is_empty() {
@@ -365,7 +413,7 @@ impl Store {
     }
 }
 
-/// The log of a spool; refused while an agent has it open.
+/// The log of a spool, or of what is kept aside; refused while somebody has it open.
 pub fn open_log(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -376,7 +424,7 @@ pub fn open_log(
     let needed: Option<fn(&str) -> bool> = Some(|_| false);
     let options = LogOptions { drive, segment_bytes, needed, ..LogOptions::default() };
     EmbeddedLog::open(disk, directory, options)
-        .map_err(|e| e.context(format_args!("open the spool `{}`", directory.display())))
+        .map_err(|e| e.context(format_args!("open log messages in `{}`", directory.display())))
 }
 
 /// Takes in what is there.

@@ -97,7 +97,7 @@ impl World {
     fn send(&self, text: &str) {
         let mut round = Round::default();
         round.add(&Messages { messages: vec![(category(), text.as_bytes().to_vec())] });
-        let not_kept = self.face.keep(round.pack());
+        let not_kept = self.face.keep(&round.pack());
         assert!(not_kept[0].is_empty(), "{:?}", not_kept[0]);
     }
 

@@ -93,7 +93,7 @@ impl World {
         }
         round.add(&call);
         self.in_doubt = texts;
-        if let Some(e) = store.keep(round.pack()).iter().find_map(|group| group.values().next()) {
+        if let Some(e) = store.keep(&round.pack()).iter().find_map(|group| group.values().next()) {
             return Err(e.clone());
         }
         for (category, text) in std::mem::take(&mut self.in_doubt) {
@@ -201,7 +201,7 @@ fn a_spool_on_a_full_disk_gives_up_what_was_delivered() {
         let hex: String =
             holdfast_base::random::bytes(number, 900).iter().map(|b| format!("{b:02x}")).collect();
         round.add(&Messages { messages: vec![(category.clone(), hex.into_bytes())] });
-        let not_kept = store.keep(round.pack());
+        let not_kept = store.keep(&round.pack());
         let e = not_kept[0].get(&category);
         assert!(e.is_none_or(|e| e.kind == Kind::Retry), "{e:?}");
         e.is_none()
@@ -242,7 +242,7 @@ fn what_is_set_aside_is_there_and_the_spool_goes_on() {
         let of = if number % 3 == 0 { &beyond } else { &good };
         round.add(&Messages { messages: vec![(of.clone(), text.into_bytes())] });
         assert!(store.has_room(500), "message {number}");
-        assert!(store.keep(round.pack())[0].is_empty());
+        assert!(store.keep(&round.pack())[0].is_empty());
         if number % 10 == 9 {
             assert!(store.set_aside(&beyond, "there are too many").unwrap() >= 3);
             let from = store.look(|core| core.first_to_send(&BTreeSet::new())).unwrap();

@@ -66,7 +66,7 @@ impl World {
             let mut round = Round::default();
             let message = random::bytes(self.messages, 2000);
             round.add(&Messages { messages: vec![(category(), message)] });
-            let not_kept = self.face.keep(round.pack());
+            let not_kept = self.face.keep(&round.pack());
             assert!(not_kept[0].is_empty(), "{:?}", not_kept[0]);
         }
     }

@@ -8,11 +8,11 @@ use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::rules::Access;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_cluster::topics::{AUDIT_TOPIC, Use, check_audit, check_client, folded_by};
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_env::planted;
-use holdfast_log::{Done, Log, Mode, Scope, TRIMMED_ENTRIES, describe};
+use holdfast_log::{Done, Log, Mode, Scope, describe};
 use holdfast_node::{Matter, Node};
 use holdfast_wire::{self as wire, log as msg, peer_log};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn entries(log: &dyn Log, read: &msg::Read) -> Result<msg::Entries> {
 
 /// Says also where to begin, where entries were trimmed and images are known.
 fn told_where_to_begin(node: &Node, topic: &str, e: Error) -> Error {
-    match node.where_to_begin(topic).filter(|_| e.message.contains(TRIMMED_ENTRIES)) {
+    match node.where_to_begin(topic).filter(|_| e.is(Reason::Trimmed)) {
         Some(begin) => Error { message: format!("{}; {begin}", e.message), ..e },
         None => e,
     }

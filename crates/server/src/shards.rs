@@ -98,7 +98,8 @@ pub fn move_directory(node: &Node, dir: String, to: u16, reply: Reply) {
         Ok(looked) => looked,
         Err(e) => return answer(reply, Err(e)),
     };
-    if keeper == to && keeper != 0 && !is_moving {
+    let is_top = path::components(&dir).count() == 1;
+    if keeper == to && keeper != 0 && !is_moving && is_top {
         return answer(reply, Ok((Vec::new(), Parts::None)));
     }
     let begin = Command::Copy { dir, to };

@@ -3,9 +3,9 @@
 
 use crate::ledger::Sums;
 use crate::limits::BLOCK_BYTES_MAX;
-use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
+use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES, Header};
-use holdfast_base::{Error, Kind, Result, codec_struct};
+use holdfast_base::{Error, Result, codec_struct};
 use holdfast_sort::hash::Sum;
 use std::io::{Read, Write};
 
@@ -59,9 +59,7 @@ pub fn read_answer(stream: &mut impl Read) -> Result<Message> {
     if answer.header.status() == 0 {
         return Ok(answer);
     }
-    let kind = u16::try_from(answer.header.status()).ok().and_then(Kind::from_code);
-    let said = Reader::new(&answer.meta).str().unwrap_or("it gave no reason").to_owned();
-    Err(Error::new(kind.unwrap_or(Kind::Bug), said))
+    Err(Error::decode(answer.header.status(), &answer.meta))
 }
 
 /// Writes a request with its body.
@@ -85,7 +83,7 @@ pub fn answer(stream: &mut impl Write, to: &Header, result: Result<Vec<u8>>) -> 
         Ok(meta) => (0, meta),
         Err(e) => {
             let mut said = Vec::new();
-            put_bytes(&mut said, e.message.as_bytes());
+            e.encode(&mut said);
             (e.kind as u32, said)
         }
     };

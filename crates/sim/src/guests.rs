@@ -4,6 +4,7 @@ mod blobs;
 mod items;
 mod memory;
 mod names;
+mod scribe;
 mod tokens;
 mod writers;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 pub use blobs::blobs;
 pub use items::items;
 pub use memory::memory;
+pub use scribe::scribe;
 pub use tokens::tokens;
 pub use writers::writers;
 
@@ -20,10 +22,11 @@ pub use writers::writers;
 pub type Make = fn() -> Arc<dyn Guest>;
 
 /// All of them, by name.
-pub const ALL: [(&str, Make); 5] = [
+pub const ALL: [(&str, Make); 6] = [
     ("blobs", blobs),
     ("items", items),
     ("memory", memory),
+    ("scribe", scribe),
     ("tokens", tokens),
     ("writers", writers),
 ];

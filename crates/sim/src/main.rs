@@ -13,6 +13,7 @@ use holdfast_sim::world::{
 use holdfast_sim::{STACK_BYTES, on_a_deep_stack};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,9 @@ const DRAWN_TO_BE_JUDGED: u64 = 5;
 struct Arguments {
     seed: u64,
     schedules: Option<u64>,
+    /// Behind the first `least`, schedules begin while this file is there.
+    while_there: Option<PathBuf>,
+    least: u64,
     calm: bool,
     repair: bool,
     trace: bool,
@@ -49,6 +53,8 @@ fn options() -> Result<Arguments, String> {
     let mut options = Arguments {
         seed: 1,
         schedules: None,
+        while_there: None,
+        least: 0,
         calm: false,
         repair: false,
         seconds: None,
@@ -70,6 +76,10 @@ fn options() -> Result<Arguments, String> {
             options.without.extend(words.next());
             continue;
         }
+        if word == "--while" {
+            options.while_there = words.next().map(PathBuf::from);
+            continue;
+        }
         if word == "--plant" {
             options.planted.extend(words.next());
             continue;
@@ -87,6 +97,7 @@ fn options() -> Result<Arguments, String> {
         match word.as_str() {
             "--seed" => options.seed = number()?,
             "--schedules" => options.schedules = Some(number()?),
+            "--least" => options.least = number()?,
             "--nodes" => options.nodes = Some(number()? as usize),
             "--shards" => options.shards = Some(number()? as u16),
             "--threads" => options.threads = number()? as usize,
@@ -219,7 +230,9 @@ fn many(options: &Arguments, schedules: u64) -> ExitCode {
     let (ran, operations, faults) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
-        if seed >= options.seed + schedules {
+        let is_over = || options.while_there.as_ref().is_some_and(|file| !file.exists());
+        let begun = seed - options.seed;
+        if begun >= schedules || begun >= options.least && is_over() {
             return;
         }
         let schedule = schedule(options, seed, false);
@@ -250,7 +263,9 @@ fn many(options: &Arguments, schedules: u64) -> ExitCode {
     let seen = seen.into_inner().expect("no holder panics");
     println!("seen: {seen:#?}");
     limits.print();
-    let asked = !options.calm
+    // Of a run that somebody else's time bounds it is not asked what happened: that would depend on the machine.
+    let asked = options.while_there.is_none()
+        && !options.calm
         && !options.repair
         && !options.orderly
         && options.without.is_empty()

@@ -1,17 +1,18 @@
 //! Simulated rows: a journal of batches on the simulated disk, whose faults they share. They keep
 //! exactly what [`Rows`] promises and no more: a power cut leaves the batches that were persisted
 //! and some of those behind them, in order, each whole; the end of a process takes what the engine
-//! had not given to the system yet. Used by tests of whatever keeps a view in rows.
+//! had not given to the system yet. A row may be damaged: they open all the same, as production's do,
+//! and whoever comes past it is told. Used by tests of whatever keeps a view in rows.
 
 use crate::SimDisk;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_env::HoldMutex;
 use holdfast_env::disk::{
     Access, Disk, File, ReplaceSites, create_dir_durable, read_file, replace_file,
 };
-use holdfast_env::rows::{Batch, Engine, MemoryRows, Moment, Rows};
+use holdfast_env::rows::{Batch, Cursor, Each, Engine, MemoryRows, Moment, Rows};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -22,7 +23,42 @@ const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 /// Length and checksum in front of each batch. The checksum covers the batches before, too, so that
 /// what an earlier life wrote behind the end is not taken for this one's.
 const HEADER_BYTES: usize = 8;
+const JOURNAL: &str = "journal";
+/// Beside the journal: the row that is damaged.
+const SPOILT: &str = "spoilt";
+const ROW_BYTES_MAX: u64 = 1 << 20;
 const CLEAN_SITES: ReplaceSites = ReplaceSites { data: "rows.clean-data", name: "rows.clean-name" };
+
+/// A row that cannot be read, and how that is told.
+#[derive(Clone)]
+struct Spoilt {
+    row: Vec<u8>,
+    told: Error,
+}
+
+/// Damages one of the rows that are in the directory `place` on the disk, the `nth` of them counted round and
+/// round: whoever reads it hears of it, until the rows are made anew. False where there are none.
+pub fn spoil_row(disk: &dyn Disk, place: &Path, nth: u64) -> Result<bool> {
+    let path = place.join(JOURNAL);
+    if !disk.exists(&path)? {
+        return Ok(false);
+    }
+    let (shown, _, _) = Journal::shown(&read_file(disk, &path, JOURNAL_BYTES_MAX)?)?;
+    let mut rows = Vec::new();
+    shown.scan(&[], &[0xff; 64], &mut |row, _| {
+        rows.push(row.to_vec());
+        Ok(true)
+    })?;
+    let Some(at) = nth.checked_rem(rows.len() as u64) else { return Ok(false) };
+    replace_file(disk, &place.join(SPOILT), &rows.swap_remove(at as usize), CLEAN_SITES)?;
+    Ok(true)
+}
+
+/// Whether a row there is damaged; nothing where there are no rows.
+pub fn is_spoilt(disk: &dyn Disk, place: &Path) -> Result<Option<bool>> {
+    let are_there = disk.exists(&place.join(JOURNAL))?;
+    Ok(if are_there { Some(disk.exists(&place.join(SPOILT))?) } else { None })
+}
 
 impl Engine for SimDisk {
     fn open_rows(&self, place: &Path, what: &str, _cache_bytes: u64) -> Result<Arc<dyn Rows>> {
@@ -62,6 +98,18 @@ impl SimRows {
         self.journal.held()
     }
 
+    fn spoilt(&self) -> Result<Option<Spoilt>> {
+        let path = self.place.join(SPOILT);
+        if !self.disk.exists(&path)? {
+            return Ok(None);
+        }
+        let row = read_file(&self.disk, &path, ROW_BYTES_MAX)?;
+        let told = Error::corrupt("a block of them fails its checksum")
+            .because(Reason::Rows)
+            .context(format_args!("read {} in `{}`", self.what, self.place.display()));
+        Ok(Some(Spoilt { row, told }))
+    }
+
     fn done(&self, journal: &mut Journal, doing: &str, done: std::io::Result<()>) -> Result<()> {
         done.map_err(|e| {
             journal.failed = true;
@@ -77,13 +125,24 @@ impl SimRows {
 impl Journal {
     fn open(disk: &SimDisk, place: &Path) -> Result<(MemoryRows, Journal)> {
         create_dir_durable(disk, place, 1, "rows.directory")?;
-        let path = place.join("journal");
+        let path = place.join(JOURNAL);
         match disk.exists(&path)? {
             false => replace_file(disk, &path, &[], CLEAN_SITES)?,
             // Whoever made it may have been killed before its name was durable.
             true => disk.sync_dir(place, CLEAN_SITES.name)?,
         }
         let bytes = read_file(disk, &path, JOURNAL_BYTES_MAX)?;
+        let (shown, end, chain) = Journal::shown(&bytes)?;
+        if end < bytes.len() {
+            replace_file(disk, &path, &bytes[..end], CLEAN_SITES)?;
+        }
+        let file = disk.open(&path, Access::Cached)?;
+        let journal = Journal { file, end: end as u64, buffer: Vec::new(), chain, failed: false };
+        Ok((shown, journal))
+    }
+
+    /// What a journal's bytes show, where the last whole batch ends, and its checksum.
+    fn shown(bytes: &[u8]) -> Result<(MemoryRows, usize, u32)> {
         let shown = MemoryRows::default();
         let (mut end, mut chain) = (0, 0);
         while let Some((batch, next)) = parse(&bytes[end..], chain) {
@@ -91,12 +150,7 @@ impl Journal {
             end += next;
             chain = u32::from_le_bytes(bytes[end - next + 4..][..4].try_into().expect("4 bytes"));
         }
-        if end < bytes.len() {
-            replace_file(disk, &path, &bytes[..end], CLEAN_SITES)?;
-        }
-        let file = disk.open(&path, Access::Cached)?;
-        let journal = Journal { file, end: end as u64, buffer: Vec::new(), chain, failed: false };
-        Ok((shown, journal))
+        Ok((shown, end, chain))
     }
 
     fn check(&self) -> std::io::Result<()> {
@@ -156,11 +210,18 @@ fn decode(payload: &[u8]) -> std::result::Result<Batch, DecodeError> {
 
 impl Rows for SimRows {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        if let Some(spoilt) = self.spoilt()? {
+            spoilt.meets(row)?;
+        }
         self.shown.get(row)
     }
 
     fn moment(&self) -> Result<Arc<dyn Moment>> {
-        self.shown.moment()
+        let moment = self.shown.moment()?;
+        Ok(match self.spoilt()? {
+            Some(spoilt) => Arc::new(SpoiltMoment { moment, spoilt }),
+            None => moment,
+        })
     }
 
     fn write(&self, batch: Batch) -> Result<()> {
@@ -191,5 +252,49 @@ impl Rows for SimRows {
         self.shown.replace(shown);
         *journal = opened;
         Ok(())
+    }
+}
+
+impl Spoilt {
+    fn meets(&self, row: &[u8]) -> Result<()> {
+        if self.row == row { Err(self.told.clone()) } else { Ok(()) }
+    }
+}
+
+struct SpoiltMoment {
+    moment: Arc<dyn Moment>,
+    spoilt: Spoilt,
+}
+
+impl Moment for SpoiltMoment {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.spoilt.meets(row)?;
+        self.moment.get(row)
+    }
+
+    fn last(&self, from: &[u8], until: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let last = self.moment.last(from, until)?;
+        last.iter().try_for_each(|(row, _)| self.spoilt.meets(row))?;
+        Ok(last)
+    }
+
+    fn cursor(&self, from: &[u8], until: &[u8]) -> Result<Box<dyn Cursor>> {
+        let (cursor, spoilt) = (self.moment.cursor(from, until)?, self.spoilt.clone());
+        Ok(Box::new(SpoiltCursor { cursor, spoilt }))
+    }
+}
+
+struct SpoiltCursor {
+    cursor: Box<dyn Cursor>,
+    spoilt: Spoilt,
+}
+
+impl Cursor for SpoiltCursor {
+    fn advance(&mut self, each: &mut Each<'_>) -> Result<bool> {
+        let spoilt = &self.spoilt;
+        self.cursor.advance(&mut |row, value| {
+            spoilt.meets(row)?;
+            each(row, value)
+        })
     }
 }

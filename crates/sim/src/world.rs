@@ -109,7 +109,7 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node; most have a guest, of odd numbers all, one in four has items; in one of twelve nodes have
+    /// a node; most have a guest, of odd numbers all, one in four has items and one in twelve Scribe's agents; in one of twelve nodes have
     /// certificates; in one of four the racks are far from each other; in one of six a node keeps views
     /// alone; in one of three the log promises no more than every engine does; in one of four brokers keep
     /// it; in two of three there are one or two shards beside the first.
@@ -127,6 +127,7 @@ impl Schedule {
                 4 | 8 | 10 => vec![guests::items],
                 5 | 11 => vec![guests::tokens],
                 6 => vec![guests::writers],
+                0 => vec![guests::scribe],
                 _ => Vec::new(),
             },
             certificates: seed % 12 == 11,

@@ -11,9 +11,10 @@ type Seen = Result<String, io::ErrorKind>;
 
 fn step(disk: &dyn Disk, dir: &Path, rng: &dyn Rng) -> Seen {
     let any = |below: u64| rng.next_u64() % below;
-    let name = |n: u64| dir.join(["a", "b", "c"][n as usize]);
-    let (path, other) = (name(any(3)), name(any(3)));
-    let (operation, offset, len) = (any(9), any(20_000), any(9_000));
+    // Any of the first three may be a directory at times.
+    let name = |n: u64| dir.join(["a", "b", "c", "a/x", "b/x", "b/x/y"][n as usize]);
+    let (path, other) = (name(any(6)), name(any(6)));
+    let (operation, offset, len) = (any(10), any(20_000), any(9_000));
     let byte = any(256) as u8;
     let open = || disk.open(&path, Access::Cached);
     let done = |result: io::Result<()>| result.map(|()| "done".to_owned());
@@ -27,8 +28,9 @@ fn step(disk: &dyn Disk, dir: &Path, rng: &dyn Rng) -> Seen {
         4 => open().and_then(|file| done(file.allocate(offset))),
         5 => open().and_then(|file| done(file.sync("t.data"))),
         6 => done(disk.rename(&path, &other)),
-        7 if any(3) == 0 => done(disk.remove(&path)),
-        7 => done(disk.sync_dir(dir, "t.name")),
+        7 if any(3) == 0 => done(disk.create_dir_all(&path)),
+        8 if any(3) == 0 => done(disk.remove(&path)),
+        8 => done(disk.sync_dir(dir, "t.name")),
         _ => open().and_then(|file| {
             let mut buf = vec![0; len as usize];
             let got = file.read_at(&mut buf, offset)?;
@@ -41,9 +43,13 @@ fn step(disk: &dyn Disk, dir: &Path, rng: &dyn Rng) -> Seen {
 fn everything(disk: &dyn Disk, dir: &Path) -> Vec<(Entry, Vec<u8>)> {
     let entries = disk.list(dir).unwrap().into_iter();
     entries
-        .map(|entry| {
-            let bytes = read_file(disk, &dir.join(&entry.name), 1 << 20).unwrap();
-            (entry, bytes)
+        .flat_map(|entry| {
+            let path = dir.join(&entry.name);
+            if entry.is_dir {
+                let below = everything(disk, &path);
+                return [(entry, Vec::new())].into_iter().chain(below).collect();
+            }
+            vec![(entry, read_file(disk, &path, 1 << 20).unwrap())]
         })
         .collect()
 }

@@ -2,7 +2,9 @@
 //! ones.
 #![allow(clippy::disallowed_methods, reason = "a real engine needs a real directory")]
 
-use holdfast_env::rows::{Batch, Cursor, Engine, MemoryRows, Moment, RealEngine, Rows};
+use holdfast_env::rows::{
+    Batch, Cursor, Engine, MemoryRows, Moment, ROW_BYTES_MAX, RealEngine, Rows,
+};
 use holdfast_env::{Rng, SeededRng};
 use holdfast_sim::SimDisk;
 use std::collections::BTreeMap;
@@ -20,17 +22,37 @@ impl Draw {
         self.0.next_u64() % end
     }
 
-    /// Short, of few letters: rows are met again, begin with each other, and lie at the ends.
+    /// Short, of few letters: rows are met again, begin with each other, and lie at the ends. Now and then as long as
+    /// one may be, or nearly.
     fn row(&self) -> Vec<u8> {
+        let mut row = self.short();
+        if self.below(20) == 0 {
+            row.resize(ROW_BYTES_MAX - self.below(2) as usize, b'a');
+        }
+        row
+    }
+
+    fn short(&self) -> Vec<u8> {
         (0..1 + self.below(3)).map(|_| [0, b'a', b'b', 254][self.below(4) as usize]).collect()
+    }
+
+    /// What is asked for may be longer, too.
+    fn asked(&self) -> Vec<u8> {
+        let mut row = self.row();
+        if self.below(10) == 0 {
+            row.resize(ROW_BYTES_MAX + self.below(3) as usize, b'a');
+            row.extend(self.short());
+        }
+        row
     }
 
     /// The same row may be changed more than once.
     fn batch(&self, model: &mut Model) -> Batch {
         let mut batch = Batch::default();
         for _ in 0..self.below(6) {
-            let (row, value) = (self.row(), vec![self.below(256) as u8; self.below(700) as usize]);
-            if self.below(3) == 0 {
+            let (row, value) =
+                (self.asked(), vec![self.below(256) as u8; self.below(700) as usize]);
+            if row.len() > ROW_BYTES_MAX || self.below(3) == 0 {
                 model.remove(&row);
                 batch.remove(row);
             } else {
@@ -55,7 +77,7 @@ fn all(rows: &dyn Rows) -> Model {
 
 /// A scan of a part, ended early or not, which others write under.
 fn scan(rows: &dyn Rows, draw: &Draw, model: &mut Model, told: &str) {
-    let (from, until, most) = (draw.row(), draw.row(), 1 + draw.below(5) as usize);
+    let (from, until, most) = (draw.asked(), draw.asked(), 1 + draw.below(5) as usize);
     let part = model.iter().filter(|(row, _)| (&from..&until).contains(row)).take(most);
     let wanted: Vec<_> = part.map(|(row, value)| (row.clone(), value.clone())).collect();
     let mut found = Vec::new();
@@ -78,7 +100,7 @@ struct Kept {
 
 impl Kept {
     fn new(rows: &dyn Rows, draw: &Draw, model: &Model) -> Kept {
-        let (from, until) = (draw.row(), draw.row());
+        let (from, until) = (draw.asked(), draw.asked());
         let moment = rows.moment().unwrap();
         let cursor = moment.cursor(&from, &until).unwrap();
         let part = model.iter().filter(|(row, _)| (&from..&until).contains(row));
@@ -88,7 +110,7 @@ impl Kept {
 
     /// It shows what it showed, however far it has come and whatever was written since.
     fn look(&mut self, draw: &Draw, told: &str) {
-        let (from, until) = (draw.row(), draw.row());
+        let (from, until) = (draw.asked(), draw.asked());
         assert_eq!(self.moment.get(&from).unwrap().as_ref(), self.model.get(&from), "{told}");
         let mut part = self.model.iter().filter(|(row, _)| (&from..&until).contains(row));
         let last = part.next_back().map(|(row, value)| (row.clone(), value.clone()));
@@ -120,7 +142,7 @@ fn do_what_a_plain_model_does(
         match draw.below(12) {
             0..4 => rows.write(draw.batch(&mut model)).unwrap(),
             4 => {
-                let row = draw.row();
+                let row = draw.asked();
                 assert_eq!(rows.get(&row).unwrap().as_ref(), model.get(&row), "{told}: {row:?}");
             }
             5 => scan(&*rows, &draw, &mut model, &told),

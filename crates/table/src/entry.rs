@@ -3,12 +3,18 @@
 
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId, Value};
 use crate::tablet::branch::{Branch, BranchId};
-use crate::tablet::image::Part;
+use crate::tablet::image::{Item, Part};
+use crate::tablet::span::Half;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::codec_struct;
 
 /// The version that every entry begins with.
 pub const VERSION: u8 = 1;
+/// In front of the tag of an entry that says something of groups: builds before this one, which know the tag and not
+/// what is said, stop in front of it.
+pub const LATER: u8 = 12;
+/// The same, of an entry that says something of a split.
+pub const SPLITS: u8 = 13;
 
 /// One entry of a region's topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +94,13 @@ pub enum Body {
     Resolved(BranchId),
     /// The same where the branch's key is at home, so that of two who see to it one does.
     Resolves(Resolution),
+    /// The next versions of several records, none of them twice, which stand or fall together. None: they were only
+    /// looked at.
+    Group(Vec<Change>),
+    /// Of a table of one region: these keys go to another tablet. Nothing more is decided about them here.
+    Split(Half),
+    /// That tablet has them, whole, and decides about them from here on. They go from this one.
+    HandedOver { child: u16 },
 }
 
 /// What became of a branch.
@@ -135,6 +148,11 @@ pub enum Refusal {
     Absent,
     /// There is no such branch: somebody has seen to it.
     NoBranch,
+    /// Of a group's records this is the first one that was not as expected: which, from 0, and the version that it
+    /// has, if it is there.
+    OfGroup { at: u16, found: Option<u64> },
+    /// Of a group's records this is the first one that is at home elsewhere than the group's first one.
+    Apart { at: u16 },
 }
 
 codec_struct!(StreamEntry { place, before, asked, body });
@@ -143,13 +161,19 @@ codec_struct!(Settled { stream, shown, by_all });
 codec_struct!(Resolution { id, said, change });
 
 impl Body {
-    /// The version of a record that it brings, if it brings one.
-    pub fn change(&self) -> Option<&Change> {
+    /// The versions of records that it brings, of each record one at most.
+    pub fn changes(&self) -> &[Change] {
         match self {
-            Body::Change(change) => Some(change),
-            Body::Resolves(resolution) => resolution.change.as_ref(),
-            _ => None,
+            Body::Change(change) => std::slice::from_ref(change),
+            Body::Resolves(resolution) => resolution.change.as_slice(),
+            Body::Group(changes) => changes,
+            _ => &[],
         }
+    }
+
+    /// The one of this record, if it brings one.
+    pub fn change_of(&self, key: &[u8]) -> Option<&Change> {
+        self.changes().iter().find(|change| change.key == key)
     }
 }
 
@@ -174,6 +198,8 @@ impl StreamEntry {
             Body::Change(change) => change.encoded_bytes(),
             Body::Refused(Refusal::Found(_)) => 1 + 8,
             Body::Refused(Refusal::Absent | Refusal::NoBranch) => 1,
+            Body::Refused(Refusal::OfGroup { found, .. }) => 1 + 2 + 1 + found.map_or(0, |_| 8),
+            Body::Refused(Refusal::Apart { .. }) => 1 + 2,
             Body::Mark(tickets) => 4 + 9 * tickets.len(),
             Body::Admit { .. } | Body::Count { .. } => 1 + 8,
             Body::Branch(branch) => branch.encoded_bytes(),
@@ -181,14 +207,53 @@ impl StreamEntry {
             Body::Resolves(Resolution { id, change, .. }) => {
                 id.encoded_bytes() + 16 + 1 + change.as_ref().map_or(0, Change::encoded_bytes)
             }
+            Body::Group(changes) => 4 + changes.iter().map(Change::encoded_bytes).sum::<usize>(),
+            Body::Split(_) => 4 + 2,
+            Body::HandedOver { .. } => 2,
         };
         (fixed + asked + body) as u64
+    }
+}
+
+impl Entry {
+    /// What goes in front of its tag, where builds before know the tag and not what is said.
+    fn later(&self) -> Option<u8> {
+        let splits =
+            |entry: &StreamEntry| matches!(entry.body, Body::Split(_) | Body::HandedOver { .. });
+        match self {
+            Entry::Decided { entry, .. } if splits(entry) => Some(SPLITS),
+            Entry::Followed { entries, .. } if entries.iter().any(splits) => Some(SPLITS),
+            _ => self.is_of_groups().then_some(LATER),
+        }
+    }
+
+    fn is_of_groups(&self) -> bool {
+        let later = |entry: &StreamEntry| {
+            let refused = matches!(
+                entry.body,
+                Body::Refused(Refusal::OfGroup { .. } | Refusal::Apart { .. })
+            );
+            refused || matches!(entry.body, Body::Group(_))
+        };
+        match self {
+            Entry::Decided { entry, .. } => later(entry),
+            Entry::Followed { entries, .. } => entries.iter().any(later),
+            Entry::Image(part) => part.items.iter().any(|item| match item {
+                Item::Entry { entry, .. } => later(entry),
+                Item::Session(session) => session.results.iter().any(|result| result.is_of_group()),
+                _ => false,
+            }),
+            _ => false,
+        }
     }
 }
 
 impl Encode for Entry {
     fn encode(&self, out: &mut Vec<u8>) {
         VERSION.encode(out);
+        if let Some(later) = self.later() {
+            later.encode(out);
+        }
         match self {
             Entry::Log(log) => {
                 1u8.encode(out);
@@ -239,7 +304,12 @@ impl Decode for Entry {
         if u8::decode(reader)? != VERSION {
             return Err(DecodeError::BadValue("version"));
         }
-        Ok(match u8::decode(reader)? {
+        let tag = u8::decode(reader)?;
+        let (tag, later) = match tag {
+            LATER | SPLITS => (u8::decode(reader)?, Some(tag)),
+            tag => (tag, None),
+        };
+        let entry = match tag {
             1 => Entry::Log(LogId::decode(reader)?),
             2 => Entry::Decided {
                 stream: StreamId::decode(reader)?,
@@ -261,7 +331,12 @@ impl Decode for Entry {
             9 => Entry::Image(Part::decode(reader)?),
             10 => Entry::Lost { region: RegionId::decode(reader)?, is_lost: bool::decode(reader)? },
             _ => return Err(DecodeError::BadValue("entry")),
-        })
+        };
+        // One byte form for each entry.
+        match entry.later() == later {
+            true => Ok(entry),
+            false => Err(DecodeError::BadValue("entry")),
+        }
     }
 }
 
@@ -307,6 +382,18 @@ impl Encode for Body {
                 9u8.encode(out);
                 resolution.encode(out);
             }
+            Body::Group(changes) => {
+                10u8.encode(out);
+                changes.encode(out);
+            }
+            Body::Split(half) => {
+                11u8.encode(out);
+                half.encode(out);
+            }
+            Body::HandedOver { child } => {
+                12u8.encode(out);
+                child.encode(out);
+            }
         }
     }
 }
@@ -329,6 +416,9 @@ impl Decode for Body {
             7 => Body::Branch(Branch::decode(reader)?),
             8 => Body::Resolved(BranchId::decode(reader)?),
             9 => Body::Resolves(Resolution::decode(reader)?),
+            10 => Body::Group(Vec::decode(reader)?),
+            11 => Body::Split(Half::decode(reader)?),
+            12 => Body::HandedOver { child: u16::decode(reader)? },
             _ => return Err(DecodeError::BadValue("body")),
         })
     }
@@ -343,6 +433,15 @@ impl Encode for Refusal {
             }
             Refusal::Absent => 2u8.encode(out),
             Refusal::NoBranch => 3u8.encode(out),
+            Refusal::OfGroup { at, found } => {
+                4u8.encode(out);
+                at.encode(out);
+                found.encode(out);
+            }
+            Refusal::Apart { at } => {
+                5u8.encode(out);
+                at.encode(out);
+            }
         }
     }
 }
@@ -353,6 +452,8 @@ impl Decode for Refusal {
             1 => Refusal::Found(u64::decode(reader)?),
             2 => Refusal::Absent,
             3 => Refusal::NoBranch,
+            4 => Refusal::OfGroup { at: u16::decode(reader)?, found: Option::decode(reader)? },
+            5 => Refusal::Apart { at: u16::decode(reader)? },
             _ => return Err(DecodeError::BadValue("refusal")),
         })
     }

@@ -8,7 +8,9 @@ use crate::regions::Regions;
 use crate::stream::Stream;
 use crate::tablet::{Form, Mode};
 use crate::tablets::OpenTablet;
-use crate::view::Made;
+use crate::view::{Made, TabletView};
+use changes::Watchers;
+use cut::Cut;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
@@ -26,12 +28,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 mod branches;
+pub mod changes;
+mod cut;
 mod dropped;
 mod form;
+mod groups;
 mod near;
 mod records;
 mod regions;
 mod scan;
+mod split;
 
 /// Tablets of a cluster, all tables together: each is a topic, with a file of 64 MiB and two threads.
 pub const TABLETS_MAX: usize = 256;
@@ -68,8 +74,11 @@ pub struct TableFace {
     opened: AtomicBool,
     /// When the last round was.
     round_ns: Mutex<Option<u64>>,
+    /// Who waits until something shows.
+    watchers: Arc<Watchers>,
     /// Regions that are being told that a tablet of theirs is dropped.
     telling: Mutex<BTreeSet<(RegionId, TableName, u16)>>,
+    splits: split::Splits,
 }
 
 fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
@@ -115,8 +124,13 @@ impl Face for TableFace {
             route(wire::OP_TABLE_WRITE, TableFace::serve_write)
                 .allows(allows(Access::Write))
                 .audited(Matter::Data, tells("table write")),
+            route(wire::OP_TABLE_GROUP, TableFace::serve_group)
+                .allows(allows(Access::Write))
+                .audited(Matter::Data, tells("table group")),
             read(wire::OP_TABLE_READ, TableFace::serve_read),
+            read(wire::OP_TABLE_READ_GROUP, TableFace::serve_read_group),
             read(wire::OP_TABLE_SCAN, TableFace::serve_scan),
+            read(wire::OP_TABLE_CHANGES, TableFace::serve_changes),
             route(wire::OP_TABLE_SEAL, TableFace::serve_seal)
                 .allows(allows(Access::Write))
                 .audited(Matter::Data, tells("table seal")),
@@ -127,6 +141,9 @@ impl Face for TableFace {
             route(wire::OP_TABLE_DROP, TableFace::serve_drop)
                 .allows(allows(Access::Write))
                 .audited(Matter::Data, tells("table drop")),
+            route(wire::OP_TABLE_SPLIT, TableFace::serve_split)
+                .allows(allows(Access::Write))
+                .audited(Matter::Data, tells("table split")),
             route(wire::OP_TABLE_GONE, TableFace::serve_gone)
                 .allows(regions::allows)
                 .audited(Matter::Data, dropped::gone_told),
@@ -143,7 +160,7 @@ impl TableFace {
     /// Without a table yet: see [`TableFace::open_all`]. `bytes_max` bounds keys and values.
     pub fn new(node: Arc<Node>, bytes_max: u64, regions: Regions) -> Arc<TableFace> {
         let settings = Settings { policy: Policy::Takeover, ..Settings::default() };
-        Arc::new(TableFace {
+        let face = Arc::new(TableFace {
             node,
             settings,
             regions: Arc::new(regions),
@@ -152,8 +169,12 @@ impl TableFace {
             opening: Mutex::default(),
             opened: AtomicBool::new(false),
             round_ns: Mutex::default(),
+            watchers: Arc::default(),
             telling: Mutex::default(),
-        })
+            splits: split::Splits::default(),
+        });
+        face.watchers.belong_to(&face);
+        face
     }
 
     /// Opens the tables that there are, where the log is kept.
@@ -171,7 +192,7 @@ impl TableFace {
 
     /// To be called often: has time pass for the tablets where the log is kept, and elsewhere looks now
     /// and then for those that are new. May wait.
-    pub fn round(&self) {
+    pub fn round(self: &Arc<Self>) {
         let now_ns = self.node.machine.clock.monotonic_ns();
         let rest_ns = if self.node.answers_for_log() { TICK_NS } else { FOLLOW_NS };
         {
@@ -182,7 +203,11 @@ impl TableFace {
             *last_ns = Some(now_ns);
         }
         match self.node.answers_for_log() {
-            true => self.all().iter().for_each(OpenTablet::tick),
+            true => {
+                self.all().iter().for_each(OpenTablet::tick);
+                self.go_on_with_splits();
+                self.watchers.time_passes();
+            }
             // One that has no memory for tables follows none.
             false if self.bytes_max > 0 => self.follow(),
             false => {}
@@ -238,7 +263,9 @@ impl TableFace {
             return Ok(open);
         }
         let fold = self.node.open_view(Context::of(&name.topic(tablet)))?;
-        let open = OpenTablet::new((name.clone(), tablet), fold, self.regions.clone());
+        let life = self.node.machine.rng.next_u64();
+        let (regions, watchers) = (self.regions.clone(), self.watchers.clone());
+        let open = OpenTablet::new((name.clone(), tablet), fold, regions, watchers, life);
         if self.node.hosted().is_some() {
             open.decide(self.settings)?;
         }
@@ -246,8 +273,8 @@ impl TableFace {
         Ok(open)
     }
 
-    /// The tablets of a table, in order: it is there once its first one is made, which is made last.
-    fn table(&self, name: &str) -> Result<Vec<Arc<OpenTablet>>> {
+    /// The tablets of a table: it is there once its first one is made, which is made last.
+    fn table(&self, name: &str) -> Result<Cut> {
         let name = TableName::new(name)?;
         self.check_opened(&name)?;
         let none = || {
@@ -255,7 +282,7 @@ impl TableFace {
                 "use table `{name}`: there is none: make it (`holdfast table create {name}`)"
             ))
         };
-        let mut tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
+        let tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
         let first = tablets.get(&0).ok_or_else(none)?;
         let was_dropped = |open: &OpenTablet| open.fold().read_last(|view| view.was_dropped());
         let made = first.fold().read(|view, _| view.made())?.ok_or_else(|| match was_dropped(first) {
@@ -264,21 +291,25 @@ impl TableFace {
             )),
             false => none(),
         })?;
-        // Those behind them are of an attempt to make it otherwise.
-        tablets.split_off(&made.tablets);
-        if tablets.values().any(|open| was_dropped(open)) {
-            return Err(Error::retry(format!(
-                "use table `{name}`: it is being dropped: say `holdfast table drop {name}` again"
-            )));
-        }
-        match tablets.len() == usize::from(made.tablets) {
-            true => Ok(tablets.into_values().collect()),
-            false => Err(Error::corrupt(format!(
-                "use table `{name}`: of its {} tablets only {} could be opened: look at `holdfast doctor`",
-                made.tablets,
-                tablets.len()
-            ))),
-        }
+        // Others that are open are of an attempt to make it otherwise, or of a split that has not come so far.
+        Cut::of(name.clone(), made.tablets, |number| {
+            let open = tablets.get(&number).ok_or_else(|| {
+                Error::corrupt(format!(
+                    "use table `{name}`: its tablet {number} could not be opened: look at `holdfast doctor`"
+                ))
+            })?;
+            let look =
+                |view: &TabletView| (view.was_dropped(), view.look(|tablet| tablet.span().clone()));
+            match open.fold().read_last(look) {
+                (_, Some(span)) => Ok((open.clone(), span)),
+                (true, None) => Err(Error::retry(format!(
+                    "use table `{name}`: it is being dropped: say `holdfast table drop {name}` again"
+                ))),
+                (false, None) => Err(Error::corrupt(format!(
+                    "use table `{name}`: its tablet {number} is not made: look at `holdfast doctor`"
+                ))),
+            }
+        })
     }
 
     /// One of its tablets, by number, if it is open here.
@@ -435,7 +466,10 @@ impl TableFace {
             region: made.region.0,
             regions: made.form.members.len() as u8,
             others: self.others(&made, &tablets[0]),
-            tablets: tablets.iter().map(|tablet| tablet_info(tablet)).collect(),
+            tablets: (0..)
+                .zip(tablets.iter())
+                .map(|(at, of)| self.tablet_info(of, tablets.span(at)))
+                .collect(),
         })
     }
 
@@ -465,11 +499,37 @@ impl TableFace {
     ) {
         let face = self.clone();
         self.node.workers.run(move || {
-            let page = face.table(&scan.table);
-            let page = page.and_then(|tablets| scan::scan(&tablets, &scan));
+            let page = scan::scan(|| face.table(&scan.table), &scan);
             let doing = format_args!("scan table `{}`", scan.table.escape_debug());
             done(page.map_err(|e| e.context(doing)));
         });
+    }
+
+    fn tablet_info(&self, tablet: &OpenTablet, (first, last): (u32, u32)) -> msg::TabletInfo {
+        let status = tablet.fold().status();
+        let looked = tablet.fold().read_last(|view| {
+            view.look(|tablet| {
+                let stream = |stream: &Stream| msg::StreamInfo {
+                    home: stream.id().0,
+                    leader: stream.promised().leader().0,
+                    held: stream.tail().number,
+                    shown: tablet.shown(stream.id()).place.number,
+                };
+                msg::TabletInfo {
+                    records: tablet.live(),
+                    tombstones: tablet.tombstones().len() as u64,
+                    bytes: tablet.bytes(),
+                    sessions: tablet.sessions().len() as u64,
+                    branches: tablet.branches().said().len() as u64,
+                    streams: tablet.streams().map(stream).collect(),
+                    split: tablet.span().leaving.map(|half| self.split_info(half)),
+                    ..msg::TabletInfo::default()
+                }
+            })
+        });
+        let stopped = status.stopped.map_or(String::new(), |e| e.message);
+        let looked = looked.unwrap_or_default();
+        msg::TabletInfo { applied: status.applied.0, first, last, stopped, ..looked }
     }
 }
 
@@ -482,29 +542,4 @@ fn made_otherwise(made: &Made) -> Error {
         "it was made before, {mode} and of {} tablets: make it with the same words, or another one",
         made.tablets
     ))
-}
-
-fn tablet_info(tablet: &OpenTablet) -> msg::TabletInfo {
-    let status = tablet.fold().status();
-    let looked = tablet.fold().read_last(|view| {
-        view.look(|tablet| {
-            let stream = |stream: &Stream| msg::StreamInfo {
-                home: stream.id().0,
-                leader: stream.promised().leader().0,
-                held: stream.tail().number,
-                shown: tablet.shown(stream.id()).place.number,
-            };
-            msg::TabletInfo {
-                records: tablet.live(),
-                tombstones: tablet.tombstones().len() as u64,
-                bytes: tablet.bytes(),
-                sessions: tablet.sessions().len() as u64,
-                branches: tablet.branches().said().len() as u64,
-                streams: tablet.streams().map(stream).collect(),
-                ..msg::TabletInfo::default()
-            }
-        })
-    });
-    let stopped = status.stopped.map_or(String::new(), |e| e.message);
-    msg::TabletInfo { applied: status.applied.0, stopped, ..looked.unwrap_or_default() }
 }

@@ -25,6 +25,12 @@ pub enum Op {
         expect: Expect,
     },
     Read(Level),
+    /// Writes of several records of the tablet, no key twice, that are decided as one, where the first one, which is
+    /// the request's, is at home: all of them, or none. A repetition gets the first answer.
+    Group {
+        asked: Asked,
+        writes: Vec<GroupWrite>,
+    },
     /// Somebody has seen to a branch of the key: it is one no more. A repetition gets the first answer.
     Resolve {
         asked: Asked,
@@ -37,14 +43,56 @@ pub enum Op {
     },
 }
 
+/// One write of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupWrite {
+    pub key: Key,
+    pub expect: Expect,
+    pub what: GroupDo,
+}
+
+/// What becomes of a record of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupDo {
+    Put(Value),
+    Delete,
+    /// Nothing: it is only to be as expected.
+    Check,
+}
+
+impl GroupWrite {
+    /// Of its value.
+    pub fn value_bytes(&self) -> usize {
+        match &self.what {
+            GroupDo::Put(value) => value.len(),
+            GroupDo::Delete | GroupDo::Check => 0,
+        }
+    }
+}
+
 impl Request {
+    /// A group of writes. Panics without one.
+    pub fn group(asked: Asked, writes: Vec<GroupWrite>) -> Request {
+        Request { key: writes[0].key.clone(), op: Op::Group { asked, writes } }
+    }
+
+    /// The number of the request, if it is one that an entry answers.
+    pub fn asked(&self) -> Option<Asked> {
+        match &self.op {
+            Op::Write { asked, .. } | Op::Group { asked, .. } | Op::Resolve { asked, .. } => {
+                Some(*asked)
+            }
+            Op::Read(_) => None,
+        }
+    }
+
     /// The branch that it resolves, if it is such a request.
     pub fn resolves(&self) -> Option<BranchId> {
         match self.op {
             Op::Resolve { stream, place, .. } => {
                 Some(BranchId { key: self.key.clone(), stream, place })
             }
-            Op::Write { .. } | Op::Read(_) => None,
+            Op::Write { .. } | Op::Group { .. } | Op::Read(_) => None,
         }
     }
 }
@@ -86,6 +134,10 @@ pub enum Answer {
     Branched,
     /// Unknown: ask again, a write with the same session and sequence.
     Retry(&'static str),
+    /// The tablet has the request's keys no more: whichever has them now is to be asked. Of tables of one region.
+    Elsewhere(Box<Request>),
+    /// Of a split: what was asked for shows.
+    Split,
 }
 
 /// Who waits for an answer: a region, and the number that it gave to the request.

@@ -8,6 +8,8 @@ use std::fmt;
 
 /// Longest name of a table.
 pub const NAME_BYTES_MAX: usize = 100;
+/// The table in which all of DynamoDB's lie.
+pub const DYNAMODB: &str = "dynamodb";
 
 /// A table's name: `a-z 0-9 . _ -`, not beginning with a dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,11 +64,15 @@ impl fmt::Display for TableName {
     }
 }
 
-/// Which of so many tablets a key lies in: each has an equal range of the keys' hashes.
-pub fn tablet_of(key: &[u8], tablets: u16) -> u16 {
+/// By what keys are divided among tablets.
+pub fn hash_of(key: &[u8]) -> u32 {
     // The checksums of keys that differ in their ends alone lie close together.
-    let hash = mix(u64::from(crc32c(key))) >> 32;
-    ((hash * u64::from(tablets)) >> 32) as u16
+    (mix(u64::from(crc32c(key))) >> 32) as u32
+}
+
+/// Which of so many tablets a key lies in where none was split: each has an equal range of the keys' hashes.
+pub fn tablet_of(key: &[u8], tablets: u16) -> u16 {
+    ((u64::from(hash_of(key)) * u64::from(tablets)) >> 32) as u16
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 use crate::entry::{Change, ChangeKind};
 use crate::ids::{Place, RegionId, StreamId, Value};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
+use holdfast_env::trial::Knob;
 
 /// Writes in a row from one other region that move a record's home there.
-pub const RUN_TO_MOVE: u64 = 3;
+pub(crate) static RUN_TO_MOVE: Knob = Knob::new("table.run-to-move", 3, &[3]);
 /// Each move among so many last versions doubles the run that the next one takes.
 const VERSIONS_REMEMBERED: u64 = 100;
 /// More doublings than that would outlast what is remembered.
@@ -118,7 +119,7 @@ impl Record {
     pub fn home_after_write(&self, origin: RegionId) -> StreamId {
         let run = if origin == self.origin { self.run + 1 } else { 1 };
         let recent = self.moves.iter().filter(|at| *at + VERSIONS_REMEMBERED > self.version + 1);
-        let wanted = RUN_TO_MOVE << recent.count().min(MOVES_REMEMBERED);
+        let wanted = RUN_TO_MOVE.get() << recent.count().min(MOVES_REMEMBERED);
         if run >= wanted { StreamId::of(origin) } else { self.home }
     }
 }

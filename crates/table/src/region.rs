@@ -4,12 +4,18 @@
 
 mod ask;
 mod follow;
+mod group;
+#[cfg(test)]
+mod homes;
 mod image;
 mod lead;
 #[cfg(test)]
 mod model;
 mod seal;
 mod sound;
+mod split;
+#[cfg(test)]
+mod splits;
 mod takeover;
 
 use crate::entry::{Body, Entry};
@@ -153,6 +159,8 @@ pub struct Region {
     giving: BTreeMap<RegionId, Giving>,
     images: u64,
     up_ticks: u32,
+    /// Who waits for an entry of a split to show.
+    splitting: Vec<u64>,
 }
 
 /// Where in a ticket, or in an image's number, the region's start is.
@@ -199,7 +207,9 @@ impl Region {
             giving: BTreeMap::new(),
             images: 0,
             up_ticks: 0,
+            splitting: Vec::new(),
         };
+        region.tablet.has_begun();
         if planted!("table.lost-in-memory-only") {
             region.tablet.forget_lost();
         }
@@ -308,6 +318,7 @@ impl Region {
             return;
         }
         self.up_ticks = self.up_ticks.saturating_add(1);
+        self.tablet.changes_tick();
         for heard in self.heard.values_mut() {
             heard.ticks_ago = heard.ticks_ago.saturating_add(1);
         }

@@ -7,6 +7,8 @@ use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::codec_struct;
 use holdfast_base::stream::{Source, Writer};
 use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
 
 /// Results of one session that are kept, if its client never says that it has them: as many writes
 /// as it may have under way.
@@ -16,7 +18,7 @@ pub const RESULTS_MAX: usize = 64;
 pub const SESSIONS_MAX: usize = 1 << 16;
 
 /// What a request came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The record has this version by it.
     Written(u64),
@@ -24,10 +26,12 @@ pub enum Outcome {
     Refused(Refusal),
     /// The branch is one no more.
     Resolved,
+    /// Of a group: the records that it has written have these versions by it, in order.
+    Group(Arc<[u64]>),
 }
 
 /// A result and where it was decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
     pub outcome: Outcome,
     pub stream: StreamId,
@@ -45,13 +49,23 @@ pub struct SessionImage {
 }
 
 /// What one of its requests came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionResult {
     pub sequence: u64,
     pub result: Remembered,
 }
 codec_struct!(SessionImage { id, below, results });
 codec_struct!(SessionResult { sequence, result });
+
+impl SessionResult {
+    /// Whether it is that of a group, which builds before this one do not know.
+    pub(crate) fn is_of_group(&self) -> bool {
+        matches!(
+            self.result.outcome,
+            Outcome::Group(_) | Outcome::Refused(Refusal::OfGroup { .. } | Refusal::Apart { .. })
+        )
+    }
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Session {
@@ -71,7 +85,7 @@ pub struct Sessions {
 }
 
 /// What is known of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     /// It is new here.
     New,
@@ -90,6 +104,9 @@ impl Outcome {
             }
             Body::Refused(refusal) => Some(Outcome::Refused(*refusal)),
             Body::Resolved(_) | Body::Resolves(_) => Some(Outcome::Resolved),
+            Body::Group(changes) => {
+                Some(Outcome::Group(changes.iter().map(|change| change.version).collect()))
+            }
             _ => None,
         }
     }
@@ -100,7 +117,7 @@ impl Sessions {
     pub fn known(&self, asked: Asked) -> Known {
         let Some(session) = self.open.get(&asked.session) else { return Known::New };
         match session.results.get(&asked.sequence) {
-            Some(remembered) => Known::Done(*remembered),
+            Some(remembered) => Known::Done(remembered.clone()),
             None if asked.sequence < session.below => Known::Stale,
             None => Known::New,
         }
@@ -139,21 +156,45 @@ impl Sessions {
         let results = session.results.iter();
         let result = |(sequence, result): (&u64, &Remembered)| SessionResult {
             sequence: *sequence,
-            result: *result,
+            result: result.clone(),
         };
         let results = results.map(result).collect();
         Some((*turn, SessionImage { id: *id, below: session.below, results }))
     }
 
+    /// The first session from a number on, and its turn: for who takes all of them along while they go on, and their
+    /// turns change.
+    pub(crate) fn first(&self, from: Bound<u64>) -> Option<(u64, SessionImage)> {
+        let (_, session) = self.open.range((from, Bound::Unbounded)).next()?;
+        self.behind(session.turn.checked_sub(1)?)
+    }
+
+    /// The inverse: with the turn that it had. No two have the same.
+    pub(crate) fn add_at(&mut self, turn: u64, image: SessionImage) {
+        let (highest, id) = (self.turn.max(turn), image.id);
+        self.add(image);
+        self.turns.remove(&self.turn);
+        self.turns.insert(turn, id);
+        if let Some(session) = self.open.get_mut(&id) {
+            session.turn = turn;
+        }
+        self.turn = highest;
+    }
+
     /// The inverse: one more behind those before.
     pub(crate) fn add(&mut self, image: SessionImage) {
         self.turn += 1;
-        let results = image.results.iter().map(|result| (result.sequence, result.result));
+        let results = image.results.into_iter().map(|result| (result.sequence, result.result));
         let session = Session { below: image.below, turn: self.turn, results: results.collect() };
         if let Some(before) = self.open.insert(image.id, session) {
             self.turns.remove(&before.turn);
         }
         self.turns.insert(self.turn, image.id);
+    }
+
+    /// Whether it is known what came of this request.
+    pub fn knows(&self, asked: Asked) -> bool {
+        self.known(asked) != Known::New
     }
 
     /// Clients whose last results are remembered.
@@ -211,6 +252,10 @@ impl Encode for Outcome {
                 refusal.encode(out);
             }
             Outcome::Resolved => 3u8.encode(out),
+            Outcome::Group(versions) => {
+                4u8.encode(out);
+                versions.to_vec().encode(out);
+            }
         }
     }
 }
@@ -221,6 +266,7 @@ impl Decode for Outcome {
             1 => Outcome::Written(u64::decode(reader)?),
             2 => Outcome::Refused(Refusal::decode(reader)?),
             3 => Outcome::Resolved,
+            4 => Outcome::Group(Vec::decode(reader)?.into()),
             _ => return Err(DecodeError::BadValue("outcome")),
         })
     }

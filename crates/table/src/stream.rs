@@ -209,7 +209,7 @@ impl Stream {
     /// Whether a key is forgotten by an entry behind this number. Which are not in memory any more all show.
     pub fn forgets_behind(&self, number: u64) -> bool {
         let forgets = |change: &Change| change.kind == ChangeKind::Forget;
-        self.behind(number, usize::MAX).iter().any(|e| e.body.change().is_some_and(forgets))
+        self.behind(number, usize::MAX).iter().any(|e| e.body.changes().iter().any(forgets))
     }
 
     /// Where a branch is said, of the entries in memory; the beginning where it is in none of them.
@@ -482,6 +482,20 @@ impl Stream {
             members: image.members.into_iter().map(members).collect(),
             ..Stream::new(image.id, &[])
         };
+    }
+
+    /// What a tablet begins with that is cut off this one's, where so much shows: all up to there is forgotten.
+    pub(crate) fn image_up_to(&self, shown: Place) -> StreamImage {
+        let ends = self.epochs().into_iter().filter(|end| end.epoch <= shown.epoch);
+        let end = |end: Place| if end.epoch == shown.epoch { shown } else { end };
+        StreamImage { forgotten: ends.map(end).collect(), ..self.image() }
+    }
+
+    /// The inverse: the tablet's own log, a new one, leads it on in its epoch.
+    pub(crate) fn begin_with(&mut self, image: StreamImage, shown: u64) {
+        self.become_image(image, shown);
+        self.leading = Some(self.promised);
+        self.matched = Place::new(self.promised, self.tail().number);
     }
 
     /// The next entry of an image: false if it is another one.

@@ -3,31 +3,28 @@
 //! is known to be kept is told by [`Tablet::keep`], and shows more of what is held, no other thing.
 
 pub mod branch;
+pub mod changes;
 pub mod image;
+mod snapshot;
+pub mod span;
+pub mod split;
 
-use crate::entry::{Body, Entry, Resolution, Settled, StreamEntry};
+use crate::entry::{Body, Change, Entry, Resolution, Settled, StreamEntry};
 use crate::ids::{Epoch, Key, LogId, Place, RegionId, StreamId};
 use crate::record::Record;
 use crate::sessions::Sessions;
 use crate::stream::{Accepted, Member, Stream};
 use crate::token::Token;
 use branch::Branches;
+use changes::{Changes, RowChange};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, Encode, put_bytes};
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::random::mix;
-use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::{planted, sometimes};
 use image::Taking;
+use span::Span;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Records that a snapshot writes before it asks whether it is still wanted.
-const RECORDS_AT_ONCE: usize = 1024;
-
-/// What a snapshot of a tablet of several regions has behind what all have.
-const TAKING: u8 = 1;
-const BRANCHES: u8 = 2;
-const LOST: u8 = 4;
 
 pub use holdfast_wire::table::TableMode as Mode;
 
@@ -121,6 +118,8 @@ pub struct Tablet {
     floor: u64,
     sessions: Sessions,
     branches: Branches,
+    /// What has shown lately.
+    changes: Changes,
     /// Streams whose next entry waits for another stream, and was counted as such.
     waits: BTreeSet<(StreamId, u64)>,
     /// Another region's tablet that takes this one's place once it is whole.
@@ -128,13 +127,15 @@ pub struct Tablet {
     /// The region that an operator has called lost here, if nothing was heard of it since. There is one: what a
     /// second one had decided on what the first had said would wait for ever.
     lost: Option<RegionId>,
+    /// Which keys it has.
+    span: Span,
 }
 
 impl Tablet {
     /// The tablet before its topic's first entry.
     pub fn new(form: &Form, region: RegionId) -> Tablet {
         let streams = form.streams().map(|id| (id, Stream::new(id, &form.members))).collect();
-        Tablet {
+        let mut tablet = Tablet {
             form: form.clone(),
             region,
             log: LogId(0),
@@ -147,10 +148,14 @@ impl Tablet {
             floor: 0,
             sessions: Sessions::default(),
             branches: Branches::default(),
+            changes: Changes::default(),
             waits: BTreeSet::new(),
             taking: None,
             lost: None,
-        }
+            span: Span::whole(),
+        };
+        tablet.changes.begin_anew(&tablet.shown);
+        tablet
     }
 
     /// The tablet of a region whose topic begins by making it. A log that the form does not name has lost what
@@ -161,91 +166,9 @@ impl Tablet {
         tablet
     }
 
-    /// Writes everything that the entries have made of it.
-    pub fn snapshot(&self, out: &mut Writer<'_>) {
-        self.snapshot_while(out, &mut || Ok(()));
-    }
-
-    /// As [`Tablet::snapshot`], which ends where this fails: it is asked now and then.
-    pub fn snapshot_while(&self, out: &mut Writer<'_>, goes_on: &mut dyn FnMut() -> Result<()>) {
-        out.put(&self.log);
-        out.put(&self.applied);
-        out.put(&self.floor);
-        for (id, stream) in &self.streams {
-            let Shown { place, digest } = self.shown[id];
-            out.put(id);
-            out.put(&place);
-            out.put(&digest);
-            stream.snapshot(out);
-        }
-        out.put(&(self.records.len() as u64));
-        for (at, (key, record)) in self.records.iter().enumerate() {
-            if at % RECORDS_AT_ONCE == 0
-                && let Err(e) = goes_on()
-            {
-                return out.fail(e);
-            }
-            out.put_with(|out| put_bytes(out, key));
-            out.put(record);
-        }
-        self.sessions.snapshot(out);
-        if self.has_others() {
-            let taking = if self.taking.is_some() { TAKING } else { 0 };
-            let branches = if self.branches.is_empty() { 0 } else { BRANCHES };
-            let lost = if self.lost.is_some() { LOST } else { 0 };
-            out.put(&(taking | branches | lost));
-            if let Some(taking) = &self.taking {
-                taking.snapshot(out, goes_on);
-            }
-            if !self.branches.is_empty() {
-                self.branches.snapshot(out);
-            }
-            if let Some(lost) = &self.lost {
-                out.put(lost);
-            }
-        }
-    }
-
     /// Whether there is another region: a tablet of one is sent no image, and nobody settles it.
     fn has_others(&self) -> bool {
         self.form.members.len() > 1
-    }
-
-    /// The inverse, for a tablet of this form.
-    pub fn restore(form: &Form, region: RegionId, source: &mut Source<'_>) -> Result<Tablet> {
-        let mut tablet = Tablet::new(form, region);
-        tablet.log = source.get()?;
-        tablet.applied = source.get()?;
-        tablet.floor = source.get()?;
-        for _ in form.streams() {
-            let id = source.get()?;
-            let shown = Shown { place: source.get()?, digest: source.get()? };
-            if tablet.shown.insert(id, shown).is_none() {
-                return Err(Error::corrupt("restore a tablet: it has a stream of no region"));
-            }
-            let stream = Stream::restore(id, shown.place.number, source)?;
-            tablet.streams.insert(id, stream);
-        }
-        for _ in 0..source.get::<u64>()? {
-            let key = source.get_with(|reader| Ok(reader.bytes()?.to_vec()))?;
-            let record = source.get()?;
-            tablet.put_record(key, record);
-        }
-        tablet.sessions = Sessions::restore(source)?;
-        let parts: u8 = if tablet.has_others() { source.get()? } else { 0 };
-        if parts & !(TAKING | BRANCHES | LOST) != 0 {
-            return Err(Error::corrupt("restore a tablet: it has parts of no build"));
-        }
-        if parts & TAKING != 0 {
-            tablet.taking = Some(Box::new(Taking::restore(&tablet, source)?));
-        }
-        if parts & BRANCHES != 0 {
-            tablet.branches = Branches::restore(source)?;
-        }
-        if parts & LOST != 0 {
-            tablet.lost = Some(source.get()?);
-        }
-        Ok(tablet)
     }
 
     /// Folds the entry at `index`. What shows by it is added to `showed`, in order. An error stops
@@ -366,6 +289,9 @@ impl Tablet {
             }
         }
         self.show(showed);
+        for Settled { stream, shown, .. } in settled {
+            self.changes.is_written(*stream, *shown);
+        }
         // An image may show less of a stream that stays: whoever goes on with one settles nothing.
         if self.taking.take().is_some() {
             sometimes!("an image was left off");
@@ -446,12 +372,14 @@ impl Tablet {
         {
             return false;
         }
-        let Some(change) = body.change() else { return true };
-        match (change.after, self.records.get(&change.key)) {
+        let follows = |change: &Change| match (change.after, self.records.get(&change.key)) {
             (0, record) => record.is_none(),
             (after, Some(record)) => record.version == after,
             (_, None) => false,
-        }
+        };
+        // What stands together shows together: once all of it may.
+        let looked_at = if planted!("table.group-waits-for-its-first") { 1 } else { usize::MAX };
+        body.changes().iter().take(looked_at).all(follows)
     }
 
     fn show_entry(&mut self, id: StreamId, entry: &StreamEntry) {
@@ -459,6 +387,7 @@ impl Tablet {
         let bytes = entry.to_bytes();
         shown.place = entry.place;
         shown.digest = mix(shown.digest ^ u64::from(crc32c(&bytes)) << 16 ^ entry.place.number);
+        let shown = *shown;
         self.waits.remove(&(id, entry.place.number));
         self.sessions.remember(id, entry);
         match &entry.body {
@@ -468,17 +397,30 @@ impl Tablet {
             }
             Body::Resolved(branch) => self.branches.resolve(branch),
             Body::Resolves(resolution) => self.branches.resolve(&resolution.id),
+            Body::Split(half) => self.begin_to_leave(*half),
+            Body::HandedOver { child } => self.hand_over(*child),
             _ => {}
         }
-        let Some(change) = entry.body.change() else { return };
-        match Record::after(self.records.get(&change.key), change, id, entry.place) {
-            Some(record) => self.put_record(change.key.clone(), record),
-            None => {
-                sometimes!("a tombstone was forgotten");
-                self.drop_record(&change.key);
-                self.floor = self.floor.max(change.version);
+        let changes = entry.body.changes();
+        let shown_at_once = if planted!("table.group-shown-in-part") { 1 } else { changes.len() };
+        let keeps = self.changes.are_kept();
+        let mut rows = Vec::new();
+        for change in changes.iter().take(shown_at_once) {
+            let before = self.records.get(&change.key);
+            let after = Record::after(before, change, id, entry.place);
+            if keeps {
+                rows.push(RowChange::of(&change.key, before, after.as_ref()));
+            }
+            match after {
+                Some(record) => self.put_record(change.key.clone(), record),
+                None => {
+                    sometimes!("a tombstone was forgotten");
+                    self.drop_record(&change.key);
+                    self.floor = self.floor.max(change.version);
+                }
             }
         }
+        self.changes.push(id, shown, rows);
     }
 
     fn put_record(&mut self, key: Key, record: Record) {

@@ -1,16 +1,19 @@
 //! One tablet as a node has it: its view, and around that what its region decides. Carries out the
 //! region's effects in their order: what it appends, whom it answers, what it says to other regions.
 
-use crate::entry::Entry;
+use crate::entry::{Asked, Entry};
+use crate::face::changes::Watchers;
 use crate::ids::{LogId, RegionId, StreamId};
 use crate::message::{Answer, Message, Request};
 use crate::name::TableName;
 use crate::region::{Effect, Region, Sealing, Settings};
 use crate::regions::Regions;
 use crate::tablet::Tablet;
+use crate::tablet::span::Half;
 use crate::view::{Made, TabletView};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
+use holdfast_base::random::mix;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::{Done, Mode};
@@ -39,6 +42,9 @@ pub struct OpenTablet {
     name: (TableName, u16),
     fold: Arc<Fold<TabletView>>,
     regions: Arc<Regions>,
+    watchers: Arc<Watchers>,
+    /// Drawn: what has shown has numbers of this one's alone.
+    life: u64,
     /// As its region decides, where this node is to have one.
     settings: OnceLock<Settings>,
     /// An entry is on its way that says which start of the region this is.
@@ -52,6 +58,8 @@ pub struct OpenTablet {
     clients: AtomicU64,
     /// Why the last append failed; none once another one came through.
     failure: Mutex<Option<Error>>,
+    /// What had shown when those who wait for it were told last: see [`Tablet::changes_mark`].
+    told: AtomicU64,
 }
 
 impl OpenTablet {
@@ -59,11 +67,15 @@ impl OpenTablet {
         name: (TableName, u16),
         fold: Arc<Fold<TabletView>>,
         regions: Arc<Regions>,
+        watchers: Arc<Watchers>,
+        life: u64,
     ) -> Arc<OpenTablet> {
         Arc::new(OpenTablet {
             name,
             fold,
             regions,
+            watchers,
+            life,
             settings: OnceLock::new(),
             starting: AtomicBool::new(false),
             form: Mutex::default(),
@@ -72,11 +84,18 @@ impl OpenTablet {
             waiting: Mutex::default(),
             clients: AtomicU64::new(0),
             failure: Mutex::default(),
+            told: AtomicU64::new(0),
         })
     }
 
     pub fn fold(&self) -> &Arc<Fold<TabletView>> {
         &self.fold
+    }
+
+    /// Of the steps by which it shows what it shows: another one in each process, and where a tablet is made in the
+    /// place of one that was dropped.
+    pub fn life(&self, tablet: &Tablet) -> u64 {
+        mix(self.life.wrapping_add(tablet.made_at()))
     }
 
     /// From here on its region decides on this node, once there is a tablet. One of several regions begins by an
@@ -146,10 +165,30 @@ impl OpenTablet {
     pub fn begins_anew(&self) {
         drop(self.carrying.held());
         (*self.form.held(), *self.failure.held()) = (None, None);
+        self.tell_all(&self.was_dropped());
+        self.watchers.look(self.name.0.as_str());
+    }
+
+    fn was_dropped(&self) -> Error {
+        Error::not_found(format!("use table `{}`: it was dropped meanwhile", self.name.0))
+    }
+
+    fn tell_all(&self, why: &Error) {
         let waiting = std::mem::take(&mut *self.waiting.held());
-        for done in waiting.into_values() {
-            let table = &self.name.0;
-            done(Err(Error::not_found(format!("use table `{table}`: it was dropped meanwhile"))));
+        waiting.into_values().for_each(|done| done(Err(why.clone())));
+    }
+
+    /// No region decides here: the fold has stopped, or the tablet was dropped by an entry of which nobody was told what
+    /// it came to. Whoever waits would wait for ever. What was asked may be in the log all the same.
+    fn nobody_decides(&self, why: Error) {
+        let is_dropped = self.fold.read(|view, _| view.was_dropped()) == Ok(true);
+        let why = match why.kind {
+            _ if is_dropped => self.was_dropped(),
+            Kind::Full => Error::retry(why.message),
+            _ => why,
+        };
+        if !planted!("table.stopped-without-answers") {
+            self.tell_all(&why);
         }
     }
 
@@ -163,9 +202,29 @@ impl OpenTablet {
 
     /// Asks for one record; `done` is called once, on any thread.
     pub fn ask(self: &Arc<Self>, request: Request, done: Done<Answer>) {
+        self.begin_to_wait(done, |region, client| region.ask(client, request));
+    }
+
+    /// Whether it is known here what came of a request that has a number.
+    pub fn knows(&self, asked: Option<Asked>) -> bool {
+        let knows = |tablet: &Tablet| asked.is_some_and(|asked| tablet.sessions().knows(asked));
+        self.fold.read_last(|view| view.look(knows)).unwrap_or(false)
+    }
+
+    /// See [`Region::split`]; as [`OpenTablet::ask`].
+    pub fn split(self: &Arc<Self>, half: Half, done: Done<Answer>) {
+        self.begin_to_wait(done, |region, client| region.split(client, half));
+    }
+
+    /// See [`Region::hand_over`]; as [`OpenTablet::ask`].
+    pub fn hand_over(self: &Arc<Self>, child: u16, done: Done<Answer>) {
+        self.begin_to_wait(done, |region, client| region.hand_over(client, child));
+    }
+
+    fn begin_to_wait(self: &Arc<Self>, done: Done<Answer>, ask: impl FnOnce(&mut Region, u64)) {
         let client = self.clients.fetch_add(1, Ordering::Relaxed);
         self.waiting.held().insert(client, done);
-        let asked = self.with_region(|region| region.ask(client, request));
+        let asked = self.with_region(|region| ask(region, client));
         match asked {
             Ok(()) => self.carry_out(),
             Err(e) => self.tell(client, Err(e)),
@@ -190,12 +249,11 @@ impl OpenTablet {
 
     /// Time passes.
     pub fn tick(self: &Arc<OpenTablet>) {
-        // One that has stopped says so where it is asked.
-        match (self.with_region(Region::tick), self.settings.get()) {
-            (Ok(()), _) => self.carry_out(),
-            // The entry that it was to begin with did not come through.
-            (Err(_), Some(settings)) => drop(self.decide(*settings)),
-            (Err(_), None) => {}
+        let ticked = self.with_region(Region::tick);
+        self.carry_out();
+        if let (Err(_), Some(settings)) = (ticked, self.settings.get()) {
+            // The entry that it was to begin with did not come through; or it has stopped, and says so where it is asked.
+            let _ = self.decide(*settings);
         }
     }
 
@@ -207,27 +265,52 @@ impl OpenTablet {
     /// Carries out what there is, in order: entries in another order than they were decided in would
     /// follow on nothing.
     fn carry_out(self: &Arc<Self>) {
+        let anyone = planted!("table.effects-by-anyone");
         {
             let mut hand = self.hand.held();
-            if *hand != Hand::Free && !planted!("table.effects-by-anyone") {
+            if *hand != Hand::Free && !anyone {
                 *hand = Hand::Again;
                 return;
             }
             *hand = Hand::Busy;
         }
-        let _carries = self.carrying.held();
+        let carries = (!anyone).then(|| self.carrying.held());
         loop {
-            while let Ok(effects) = self.with_region(Region::effects)
-                && !effects.is_empty()
-            {
-                self.carry_out_these(effects);
+            loop {
+                match self.with_region(Region::effects) {
+                    Ok(effects) if effects.is_empty() => break,
+                    // Another thread that has what was decided later is in front of this one.
+                    Ok(effects) if anyone => {
+                        std::thread::yield_now();
+                        self.carry_out_these(effects);
+                    }
+                    Ok(effects) => self.carry_out_these(effects),
+                    Err(e) => break self.nobody_decides(e),
+                }
             }
             let mut hand = self.hand.held();
             if *hand == Hand::Busy {
                 *hand = Hand::Free;
-                return;
+                break;
             }
             *hand = Hand::Busy;
+        }
+        drop(carries);
+        self.tell_watchers();
+    }
+
+    /// Who follows the table is told where more shows than when they were told last, or nothing will.
+    fn tell_watchers(&self) {
+        if !self.watchers.are_there() {
+            return;
+        }
+        let mark = self.fold.read(|view, _| view.look(Tablet::changes_mark));
+        let is_news = match mark {
+            Ok(Some(mark)) => self.told.swap(mark, Ordering::SeqCst) != mark,
+            Ok(None) | Err(_) => true,
+        };
+        if is_news {
+            self.watchers.look(self.name.0.as_str());
         }
     }
 

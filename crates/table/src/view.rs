@@ -1,10 +1,12 @@
 //! A tablet's topic as a view of a node: the entry that makes it, then those of its region's log. On
 //! the node that keeps the log a [`Region`] decides around it; on every other one it only follows.
 
-use crate::entry::{Entry, VERSION};
+use crate::entry::{Entry, SPLITS, VERSION};
 use crate::ids::{LogId, RegionId};
 use crate::region::{Region, Settings};
 use crate::stream::Accepted;
+use crate::tablet::span::Span;
+use crate::tablet::split::Growing;
 use crate::tablet::{Form, Tablet};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
@@ -15,14 +17,19 @@ use holdfast_env::{HoldRwLock, planted};
 use holdfast_view::{Apart, Applied, Context, View};
 use std::sync::RwLock;
 
+mod grows;
+
+pub use grows::{Child, given};
+
 /// The kinds of entries in front of those of a tablet, told apart from [`Entry`]'s: what makes it, and what
 /// numbers the log of one that is to be in several regions.
 const MADE: u8 = 6;
 const PREPARED: u8 = 8;
 /// The tablet is dropped.
 const DROPPED: u8 = 11;
+const _: () = assert!(SPLITS < grows::CHILD && grows::CHILD < grows::PIECES);
 /// The last kind that this build knows.
-const LAST: u8 = 11;
+const LAST: u8 = grows::PIECES;
 
 /// Tablets of a topic that were dropped and are remembered, the last ones: a region that was away for longer than
 /// so many tables of one name goes on with its own.
@@ -52,6 +59,11 @@ impl Made {
         let body = command.strip_prefix(&[VERSION, kind])?;
         let mut reader = Reader::new(body);
         Some(Made::decode(&mut reader).and_then(|made| reader.finish().map(|()| made)))
+    }
+
+    /// Its hashes, as the table was made; nothing for one that was cut off another one since.
+    fn span(&self) -> Option<Span> {
+        (self.tablet < self.tablets).then(|| Span::of(self.tablet, self.tablets))
     }
 
     /// As it is the same in all regions.
@@ -91,10 +103,16 @@ fn of_prepared(command: &[u8]) -> Option<Result<LogId, DecodeError>> {
     Some(LogId::decode(&mut reader).and_then(|log| reader.finish().map(|()| log)))
 }
 
+#[cfg_attr(test, derive(Clone))]
 enum State {
     Unmade,
     /// The log has a number.
     Prepared(LogId),
+    /// It is being given a half of another tablet.
+    Grows {
+        child: Child,
+        growing: Box<Growing>,
+    },
     Follows {
         made: Made,
         tablet: Box<Tablet>,
@@ -106,6 +124,7 @@ enum State {
 }
 
 /// What a topic has come to.
+#[cfg_attr(test, derive(Clone))]
 struct Topic {
     state: State,
     /// Tablets that were dropped here, and are never made again, as of any region.
@@ -175,7 +194,9 @@ impl TabletView {
     pub fn with_region<R>(&self, with: impl FnOnce(&mut Region) -> R) -> Option<R> {
         match &mut self.0.held_alone().state {
             State::Decides { region, .. } => Some(with(region)),
-            State::Unmade | State::Prepared(_) | State::Follows { .. } => None,
+            State::Unmade | State::Prepared(_) | State::Grows { .. } | State::Follows { .. } => {
+                None
+            }
         }
     }
 }
@@ -198,14 +219,14 @@ impl Topic {
         made.is_unique() && self.dropped.contains(&made.everywhere())
     }
 
-    fn make(&mut self, made: Made) -> Applied {
+    fn make(&mut self, index: Index, made: Made) -> Applied {
         if self.has_dropped(&made) && !planted!("table.dropped-is-made-again") {
             return Applied::Refused(Error::invalid(
                 "make a tablet: a table that was made so is dropped, and this is another region's answer to who \
                  does not know it yet: say it again",
             ));
         }
-        self.state.make(made)
+        self.state.make(index, made)
     }
 
     /// All that it has goes: records, streams, what clients were told.
@@ -216,7 +237,7 @@ impl Topic {
                 return Applied::Refused(Error::not_found("drop a tablet: it was made otherwise"));
             }
             Some(_) => self.state = State::Unmade,
-            None => {}
+            None => self.state.drop_growing(&made),
         }
         if !self.dropped.contains(&made) {
             self.dropped.push(made);
@@ -224,6 +245,13 @@ impl Topic {
             self.dropped.drain(..many);
         }
         Applied::Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+impl Clone for TabletView {
+    fn clone(&self) -> TabletView {
+        TabletView(RwLock::new(self.0.held_shared().clone()))
     }
 }
 
@@ -238,7 +266,7 @@ fn encode(accepted: Accepted) -> Vec<u8> {
 impl State {
     fn tablet(&self) -> Option<(&Made, &Tablet)> {
         match self {
-            State::Unmade | State::Prepared(_) => None,
+            State::Unmade | State::Prepared(_) | State::Grows { .. } => None,
             State::Follows { made, tablet } => Some((made, tablet)),
             State::Decides { made, region } => Some((made, region.tablet())),
         }
@@ -254,16 +282,16 @@ impl State {
         }
     }
 
-    fn make(&mut self, made: Made) -> Applied {
+    fn make(&mut self, index: Index, made: Made) -> Applied {
         if self.tablet().is_some() {
             return Applied::Refused(Error::exists("make a tablet: it is made already"));
         }
         let Some(own) = made.form.members.iter().find(|member| member.region == made.region) else {
             return Applied::Refused(Error::invalid("make a tablet: it is in none of its regions"));
         };
-        if made.tablet >= made.tablets {
+        let Some(span) = made.span() else {
             return Applied::Refused(Error::invalid("make a tablet: its table has fewer"));
-        }
+        };
         let log = match self {
             State::Prepared(_) if planted!("table.erased-log-named-by-form") => own.log,
             State::Prepared(log) => *log,
@@ -274,14 +302,16 @@ impl State {
                 return Applied::Refused(Error::invalid(why));
             }
         };
-        let tablet = Box::new(Tablet::made(&made.form, made.region, log));
+        let mut tablet = Box::new(Tablet::made(&made.form, made.region, log));
+        tablet.take_span(span);
+        tablet.is_made_at(index.0);
         *self = State::Follows { made, tablet };
         Applied::Ok(Vec::new())
     }
 
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<Accepted> {
         match self {
-            State::Unmade | State::Prepared(_) => {
+            State::Unmade | State::Prepared(_) | State::Grows { .. } => {
                 Err(Error::invalid("write to a tablet: it is not made yet"))
             }
             State::Follows { tablet, .. } => {
@@ -300,6 +330,10 @@ const MADE_STATE: u8 = 1;
 const PREPARED_STATE: u8 = 2;
 /// Tablets that were dropped, and behind them one of the others.
 const DROPPED_STATE: u8 = 3;
+/// One that is being given a half of another one.
+const GROWS_STATE: u8 = 4;
+/// One that has other keys than it was made with.
+const SPLIT_STATE: u8 = 5;
 
 fn write_dropped(dropped: &Vec<Made>, out: &mut Writer<'_>) {
     if !dropped.is_empty() {
@@ -315,9 +349,23 @@ fn write(
     out: &mut Writer<'_>,
     goes_on: &mut dyn FnMut() -> Result<()>,
 ) {
-    out.put(&MADE_STATE);
+    if made.span().as_ref() == Some(tablet.span()) {
+        out.put(&MADE_STATE);
+    } else {
+        out.put(&SPLIT_STATE);
+        out.put(tablet.span());
+    }
     out.put(made);
     tablet.snapshot_while(out, goes_on);
+}
+
+/// The inverse, behind the span.
+fn restore_made(span: Option<Span>, source: &mut Source<'_>) -> Result<State> {
+    let made: Made = source.get()?;
+    let mut tablet = Box::new(Tablet::restore(&made.form, made.region, source)?);
+    let span = span.or_else(|| made.span());
+    tablet.take_span(span.ok_or_else(|| Error::corrupt("restore a tablet: it has no keys"))?);
+    Ok(State::Follows { made, tablet })
 }
 
 impl View for TabletView {
@@ -349,8 +397,11 @@ impl View for TabletView {
             Some(Err(e)) => return Applied::Refused(Error::from(e).context("drop a tablet")),
             None => {}
         }
+        if let Some(applied) = topic.state.apply_growing(index, command) {
+            return applied;
+        }
         match Made::of_command(command, MADE) {
-            Some(Ok(made)) => topic.make(made),
+            Some(Ok(made)) => topic.make(index, made),
             Some(Err(e)) => Applied::Refused(Error::from(e).context("make a tablet")),
             None => match topic.state.apply(index.0, command) {
                 Ok(accepted) => Applied::Ok(encode(accepted)),
@@ -368,6 +419,7 @@ impl View for TabletView {
                 out.put(&PREPARED_STATE);
                 out.put(log);
             }
+            State::Grows { child, growing } => grows::write(child, growing, out),
             State::Follows { made, tablet } => write(made, tablet, out, &mut || Ok(())),
             State::Decides { made, region } => write(made, region.tablet(), out, &mut || Ok(())),
         }
@@ -393,6 +445,9 @@ impl View for TabletView {
         }
         if let Some(Ok(log)) = of_prepared(command) {
             return format!("the log is log {}", log.0);
+        }
+        if let Some(text) = grows::describe(command) {
+            return text;
         }
         match Entry::from_bytes(command) {
             Ok(Entry::Log(log)) => format!("the log is log {} from here on", log.0),
@@ -427,11 +482,9 @@ impl View for TabletView {
         let state = match kind {
             UNMADE_STATE => State::Unmade,
             PREPARED_STATE => State::Prepared(source.get()?),
-            MADE_STATE => {
-                let made: Made = source.get()?;
-                let tablet = Box::new(Tablet::restore(&made.form, made.region, source)?);
-                State::Follows { made, tablet }
-            }
+            MADE_STATE => restore_made(None, source)?,
+            SPLIT_STATE => restore_made(Some(source.get()?), source)?,
+            GROWS_STATE => State::restore_growing(source)?,
             _ => return Err(Error::corrupt("restore a tablet: its state is none")),
         };
         Ok(TabletView(RwLock::new(Topic { state, dropped })))

@@ -7,31 +7,53 @@ mod common;
 use common::Scratch;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Indices, Kind, Result};
-use holdfast_env::{Disk, RealDisk};
+use holdfast_env::{Disk, HoldMutex, RealDisk};
 use holdfast_log::{Done, EmbeddedLog, Info, Log, LogOptions, Mode as Append, Scope};
 use holdfast_sim::SimDisk;
-use holdfast_table::entry::Asked;
+use holdfast_table::entry::{Asked, VERSION};
+use holdfast_table::ids::{Place, StreamId};
 use holdfast_table::message::{Answer, Expect, Level, Op, Request};
 use holdfast_table::name::TableName;
 use holdfast_table::region::{Policy, Settings};
 use holdfast_table::sessions::Outcome;
 use holdfast_table::tablet::{Form, Mode};
 use holdfast_table::tablets::OpenTablet;
-use holdfast_table::view::Made;
+use holdfast_table::token::Token;
+use holdfast_table::view::{Made, dropped};
 use holdfast_view::{Context, Fold, FoldOptions, Request as Proposal, SnapshotStore};
 use holdfast_wire::Call;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const TOPIC: &str = "table/t/0";
 
-/// A log whose disk is full now and then.
+/// What was to be appended, and who is told of it.
+type Held = (Vec<Vec<u8>>, Append, Done<Indices>);
+
+/// A log whose disk is full now and then, and which takes its time while that is asked for.
 struct Filling {
     log: EmbeddedLog,
     is_full: AtomicBool,
+    holds: AtomicBool,
+    held: Mutex<Vec<Held>>,
+}
+
+impl Filling {
+    fn hold(&self) {
+        self.holds.store(true, Ordering::SeqCst);
+    }
+
+    fn let_go(&self) {
+        self.holds.store(false, Ordering::SeqCst);
+        let held = std::mem::take(&mut *self.held.held());
+        for (entries, mode, done) in held {
+            self.log.append(TOPIC, entries, mode, done);
+        }
+    }
 }
 
 impl Log for Filling {
@@ -42,6 +64,9 @@ impl Log for Filling {
     fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Append, done: Done<Indices>) {
         match self.is_full.load(Ordering::SeqCst) {
             true => done(Err(Error::full("append: the disk is full: free some"))),
+            false if self.holds.load(Ordering::SeqCst) => {
+                self.held.held().push((entries, mode, done));
+            }
             false => self.log.append(topic, entries, mode, done),
         }
     }
@@ -83,7 +108,23 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open_log(disk: Arc<dyn Disk>, directory: &Path) -> Arc<Filling> {
     let log = EmbeddedLog::open(disk, &directory.join("log"), LogOptions::default());
-    Arc::new(Filling { log: log.unwrap(), is_full: AtomicBool::new(false) })
+    Arc::new(Filling {
+        log: log.unwrap(),
+        is_full: AtomicBool::new(false),
+        holds: AtomicBool::new(false),
+        held: Mutex::default(),
+    })
+}
+
+fn made(mode: Mode) -> Made {
+    Made { form: Form::new(mode, 1), region: Form::first_region(), tablet: 0, tablets: 1 }
+}
+
+fn append(tablet: &OpenTablet, entry: Vec<u8>) -> Result<(Index, Vec<u8>)> {
+    let (told, hears) = mpsc::channel();
+    let proposal = Proposal::of(Call::default(), entry, Append::Synced);
+    tablet.fold().propose(proposal, Box::new(move |result| told.send(result).unwrap()));
+    hears.recv_timeout(PATIENCE).expect("nobody says what came of it")
 }
 
 /// Opened, made where it is new, and decided for here.
@@ -91,30 +132,27 @@ fn open(log: &Arc<Filling>, disk: Arc<dyn Disk>, directory: &Path, mode: Mode) -
     let store = SnapshotStore { disk, directory: directory.join("snapshots") };
     let fold = Fold::open_member(log.clone(), Context::of(TOPIC), store, FoldOptions::default());
     let name = TableName::of_topic(TOPIC).unwrap();
-    let tablet = OpenTablet::new(name, Arc::new(fold.unwrap()), Arc::default());
-    let (form, region) = (Form::new(mode, 1), Form::first_region());
-    let made = Made { form, region, tablet: 0, tablets: 1 };
-    let proposal = Proposal::of(Call::default(), made.command(), Append::Synced);
-    let (told, hears) = mpsc::channel();
-    tablet.fold().propose(proposal, Box::new(move |result| told.send(result).unwrap()));
+    let tablet = OpenTablet::new(name, Arc::new(fold.unwrap()), Arc::default(), Arc::default(), 1);
     // Of one that is there the second such entry is refused.
-    let _ = hears.recv().unwrap();
+    let _ = append(&tablet, made(mode).command());
     tablet.decide(Settings { policy: Policy::Wait, ..Settings::default() }).unwrap();
     tablet
 }
 
-fn ask(tablet: &Arc<OpenTablet>, key: &[u8], op: Op) -> Result<Answer> {
+fn begin_to_ask(tablet: &Arc<OpenTablet>, key: &[u8], op: Op) -> Receiver<Result<Answer>> {
     let (told, hears) = mpsc::channel();
     let request = Request { key: key.to_vec(), op };
     tablet.ask(request, Box::new(move |answer| told.send(answer).unwrap()));
-    hears.recv_timeout(PATIENCE).expect("nobody answers")
+    hears
+}
+
+fn ask(tablet: &Arc<OpenTablet>, key: &[u8], op: Op) -> Result<Answer> {
+    begin_to_ask(tablet, key, op).recv_timeout(PATIENCE).expect("nobody answers")
 }
 
 /// As [`ask`], where time passes for the tablet here alone: as appends take no part of a tick.
 fn ask_in_time(log: &Filling, tablet: &Arc<OpenTablet>, key: &[u8], op: Op) -> Result<Answer> {
-    let (told, hears) = mpsc::channel();
-    let request = Request { key: key.to_vec(), op };
-    tablet.ask(request, Box::new(move |answer| told.send(answer).unwrap()));
+    let hears = begin_to_ask(tablet, key, op);
     loop {
         if let Ok(answer) = hears.try_recv() {
             return answer;
@@ -264,5 +302,55 @@ fn a_log_without_room_refuses_writes_and_goes_on_when_there_is_some() {
         assert_eq!(written, Some(Outcome::Written(2)), "{mode:?}");
         assert_eq!(get(&tablet, b"a", Level::Strong), Some((2, b"second".to_vec())));
         assert!(rounds(&tablet) > 1, "it goes on under an epoch that may have a gap");
+    }
+}
+
+/// Of what is to come: it waits until that shows.
+fn read_of_later() -> Op {
+    let stream = StreamId(0);
+    Op::Read(Level::Session(Token::of(stream, Place::new(stream.first_epoch(), 1000))))
+}
+
+/// A write whose entry is on its way into the log, and a read that nothing is on its way for, would wait for ever at
+/// a tablet that decides nothing any more.
+#[test]
+fn who_waits_is_answered_when_what_would_answer_stops() {
+    for mode in [Mode::Timeline, Mode::Strong] {
+        let scratch = Scratch::new("tablet");
+        let log = open_log(Arc::new(RealDisk), &scratch.0);
+        let tablet = open(&log, Arc::new(RealDisk), &scratch.0, mode);
+        put(&tablet, 1, 1, b"a", b"first").unwrap();
+        log.hold();
+        let waiting = [(b"a", second()), (b"b", read_of_later())]
+            .map(|(key, op)| begin_to_ask(&tablet, key, op));
+        tablet.fold().stop(Error::corrupt("its records are not those of other nodes"));
+        log.let_go();
+        for hears in waiting {
+            let why = hears.recv_timeout(PATIENCE).expect("nobody answers").unwrap_err();
+            assert_eq!(why.kind, Kind::Corrupt, "{why}");
+        }
+        let why = ask(&tablet, b"a", Op::Read(Level::Any)).unwrap_err();
+        assert_eq!(why.kind, Kind::Corrupt, "{why}");
+    }
+}
+
+/// Nothing is on its way that would be told: time alone finds it.
+#[test]
+fn who_waits_is_answered_when_an_entry_stops_the_tablet_or_drops_it() {
+    const OF_A_LATER_BUILD: u8 = 99;
+    for (entry, kind, why) in [
+        (vec![VERSION, OF_A_LATER_BUILD], Kind::Unsupported, "tag 99"),
+        (dropped(&made(Mode::Timeline)), Kind::NotFound, "it was dropped"),
+    ] {
+        let scratch = Scratch::new("tablet");
+        let log = open_log(Arc::new(RealDisk), &scratch.0);
+        let tablet = open(&log, Arc::new(RealDisk), &scratch.0, Mode::Timeline);
+        let hears = begin_to_ask(&tablet, b"b", read_of_later());
+        tablet.tick();
+        assert!(hears.try_recv().is_err(), "it waits");
+        let _ = append(&tablet, entry);
+        tablet.tick();
+        let e = hears.recv_timeout(PATIENCE).expect("nobody answers").unwrap_err();
+        assert!(e.kind == kind && e.message.contains(why), "{e:?}");
     }
 }

@@ -7,16 +7,20 @@ use holdfast_table::entry::{
     Asked, Body, Change, ChangeKind, Entry, Refusal, Resolution, Settled, StreamEntry,
 };
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId, Value};
-use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
+use holdfast_table::message::{
+    Answer, Asker, Expect, GroupDo, GroupWrite, Level, Message, Op, Position, Request,
+};
 use holdfast_table::record::Record;
 use holdfast_table::region::Settings;
 use holdfast_table::sessions::{Outcome, Remembered, SessionImage, SessionResult};
 use holdfast_table::stream::{Accepted, Member, Members, StreamImage};
 use holdfast_table::tablet::branch::{Branch, BranchId};
 use holdfast_table::tablet::image::{ImageId, Item, Part};
+use holdfast_table::tablet::span::{Half, Span};
+use holdfast_table::tablet::split::{Piece, Pieces};
 use holdfast_table::tablet::{Form, Mode, Shown, Tablet};
 use holdfast_table::token::Token;
-use holdfast_table::view::{Made, TabletView};
+use holdfast_table::view::{Child, Made, TabletView, given};
 use holdfast_view::{Applied, Context, View};
 
 fn stream_entry(body: Body, asked: Option<Asked>) -> StreamEntry {
@@ -97,6 +101,101 @@ fn entries_have_these_bytes() {
     }
 }
 
+/// Of splits: behind 13, at which builds that do not know them stop; and what begins a tablet, and gives it a half.
+#[test]
+fn splits_have_these_bytes() {
+    let stream = StreamId(2);
+    for (body, text) in [
+        (Body::Split(Half { at: 0x8000_0001, child: 3 }), "0b 01000080 0300"),
+        (Body::HandedOver { child: 3 }, "0c 0300"),
+    ] {
+        let one = stream_entry(body, None);
+        assert_eq!(one.encoded_bytes(), one.to_bytes().len() as u64, "{one:?}");
+        let entry = Entry::Decided { stream, entry: one };
+        let told = bytes(&format!("01 0d 02 02 {PLACE} {BEFORE} 00 {text}"));
+        assert_eq!(entry.to_bytes(), told, "{entry:?}");
+        assert_eq!(Entry::from_bytes(&told), Ok(entry));
+        let unmarked = [&told[..1], &told[2..]].concat();
+        assert!(Entry::from_bytes(&unmarked).is_err(), "one byte form for each");
+    }
+    let form = Form::new(Mode::Timeline, 1);
+    let made = Made { form, region: RegionId(0), tablet: 3, tablets: 2 };
+    let made_text = "01 00 01000000 00 0100000000000000 01 00 0300 0200";
+    let child = Child { made, span: Span::between(1, 2) };
+    assert_eq!(child.command(), bytes(&format!("01 0e {made_text} 01000000 02000000 00 00000000")));
+    let session = SessionImage { id: 7, below: 8, results: Vec::new() };
+    let pieces = vec![Piece::Floor(5), Piece::Session { turn: 6, session }];
+    let seven = "0700000000000000";
+    let text = format!(
+        "01 0f {seven} 0100000000000000 01 02000000 01 0500000000000000 04 0600000000000000 {seven} \
+         0800000000000000 00000000"
+    );
+    assert_eq!(given(&Pieces { attempt: 7, number: 1, is_last: true, pieces }), bytes(&text));
+}
+
+/// Of groups: behind 12, at which builds that do not know them stop.
+#[test]
+fn groups_have_these_bytes() {
+    let stream = StreamId(2);
+    let seven = "0700000000000000";
+    let key = format!("01000000 6b 0800000000000000 {seven} 01 02");
+    let in_entry = |rest: &str| format!("01 0c 02 02 {PLACE} {BEFORE} 00 {rest}");
+    let Body::Change(put) = change(ChangeKind::Put([9].into())) else { panic!("it is one") };
+    let other = Change { key: b"l".to_vec(), kind: ChangeKind::Delete, ..put.clone() };
+    let group = Body::Group(vec![put, other]);
+    for (body, text) in [
+        (Body::Group(Vec::new()), "0a 00000000".to_owned()),
+        (group.clone(), format!("0a 02000000 {key} 01 01000000 09 {} 02", key.replace("6b", "6c"))),
+        (Body::Refused(Refusal::OfGroup { at: 1, found: None }), "03 04 0100 00".to_owned()),
+        (
+            Body::Refused(Refusal::OfGroup { at: 1, found: Some(7) }),
+            format!("03 04 0100 01 {seven}"),
+        ),
+        (Body::Refused(Refusal::Apart { at: 1 }), "03 05 0100".to_owned()),
+    ] {
+        let one = stream_entry(body, None);
+        assert_eq!(one.encoded_bytes(), one.to_bytes().len() as u64, "{one:?}");
+        let entry = Entry::Decided { stream, entry: one };
+        assert_eq!(entry.to_bytes(), bytes(&in_entry(&text)), "{entry:?}");
+        assert_eq!(Entry::from_bytes(&bytes(&in_entry(&text))), Ok(entry));
+        let plain = bytes(&format!("01 02 02 {PLACE} {BEFORE} 00 {text}"));
+        assert!(Entry::from_bytes(&plain).is_err(), "an entry has one form");
+    }
+    let plain = bytes(&format!("01 0c 02 02 {PLACE} {BEFORE} 00 01"));
+    assert!(Entry::from_bytes(&plain).is_err(), "an entry has one form");
+    let entries = vec![stream_entry(Body::Open, None), stream_entry(group, None)];
+    let epoch = Epoch::new(2, RegionId(1));
+    let followed = Entry::Followed { stream, under: epoch, before: Place::default(), entries };
+    assert_eq!(followed.to_bytes()[..3], [1, 12, 3]);
+    let outcome = Outcome::Group([8, 7].into());
+    let text = format!("04 02000000 0800000000000000 {seven}");
+    assert_eq!(outcome.to_bytes(), bytes(&text));
+    assert_eq!(Outcome::from_bytes(&bytes(&text)), Ok(outcome.clone()));
+    let place = Place::new(epoch, 3);
+    let result = Remembered { outcome, stream, place };
+    let session =
+        SessionImage { id: 1, below: 2, results: vec![SessionResult { sequence: 2, result }] };
+    let image = ImageId { region: RegionId(1), log: LogId(2), number: 9 };
+    let part = Part { image, number: 1, is_last: true, items: vec![Item::Session(session)] };
+    assert_eq!(Entry::Image(part).to_bytes()[..3], [1, 12, 9]);
+    let asked = Asked { session: 4, sequence: 5, below: 5 };
+    let write = |key: &[u8], expect, what| GroupWrite { key: key.to_vec(), expect, what };
+    let request = Request::group(
+        asked,
+        vec![
+            write(b"k", Expect::Any, GroupDo::Put([9].into())),
+            write(b"l", Expect::Absent, GroupDo::Delete),
+            write(b"m", Expect::Version(7), GroupDo::Check),
+        ],
+    );
+    let text = format!(
+        "01000000 6b 05 0400000000000000 0500000000000000 0500000000000000 03000000 \
+         01000000 6b 01 01 01000000 09 01000000 6c 02 02 01000000 6d 03 {seven} 03"
+    );
+    assert_eq!(request.to_bytes(), bytes(&text));
+    assert_eq!(Request::from_bytes(&bytes(&text)), Ok(request));
+}
+
 /// What regions forget, and what an image is made of; and how the parts are asked for.
 #[test]
 fn images_have_these_bytes() {
@@ -170,7 +269,7 @@ fn resolutions_have_these_bytes() {
     assert_eq!(StreamEntry::from_bytes(&resolved.to_bytes()), Ok(resolved));
     let (key, value) = ("01000000 6b", ChangeKind::Put([9].into()));
     let kept = format!("01 {key} 0800000000000000 0700000000000000 01 02 01 01000000 09");
-    let next = change(value).change().cloned();
+    let next = change(value).changes().first().cloned();
     for (change, text) in [(None, "00".to_owned()), (next, kept)] {
         let said = Place::new(Epoch::new(1, RegionId(2)), 2);
         let body = Body::Resolves(Resolution { id: branch(None).id, said, change });
@@ -397,7 +496,7 @@ fn a_tablet_is_made_and_kept_in_these_bytes() {
     let mut written = Vec::new();
     collect(&mut written, |out| apart(out, &mut || Ok(())));
     assert_eq!(written, snapshot, "apart from the view it is the same");
-    let later = view.apply(Index(4), &bytes("01 0c"));
+    let later = view.apply(Index(4), &bytes("01 10"));
     assert!(matches!(later, Applied::UnknownVersion(_)), "{later:?}");
     assert!(matches!(view.apply(Index(5), &made.command()), Applied::Refused(_)));
 }

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 
 /// What a run that never saw it says nothing about.
 const SOMETIMES: &[&str] = &[
+    "a group of two homes was refused",
+    "a group was decided",
+    "a group was refused",
     "a home moved",
     "a log was erased",
     "a new log began with an image",
@@ -16,6 +19,9 @@ const SOMETIMES: &[&str] = &[
     "a region came back with branches",
     "a branch was resolved",
     "a branch was said",
+    "a cache outlived its region's start",
+    "a cache was emptied",
+    "a cache was told a part",
     "a stream forgot with several regions",
     "a suffix was dropped",
     "a tombstone was forgotten",

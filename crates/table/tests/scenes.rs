@@ -329,7 +329,7 @@ fn who_is_not_lost_is_not_sealed() {
 fn outcomes(effects: &[Effect]) -> Vec<(u64, Outcome)> {
     let outcome = |effect: &Effect| match effect {
         Effect::Answer { client, answer: Answer::Done { outcome, .. } } => {
-            Some((*client, *outcome))
+            Some((*client, outcome.clone()))
         }
         Effect::Answer { client, answer } => panic!("{client} was told {answer:?}"),
         _ => None,
@@ -376,7 +376,7 @@ fn a_branch_is_resolved_once() {
     .enumerate()
     {
         region.ask(1, resolve(1 + number as u64, other, None));
-        assert_eq!(outcomes(&effects(&mut region)), [(1, none)], "{other:?}");
+        assert_eq!(outcomes(&effects(&mut region)), [(1, none.clone())], "{other:?}");
     }
     // Both arrive before either is durable.
     region.ask(2, resolve(10, &id, None));
@@ -384,7 +384,7 @@ fn a_branch_is_resolved_once() {
     region.ask(4, resolve(10, &id, None));
     let mut told = outcomes(&effects(&mut region));
     told.sort_by_key(|(client, _)| *client);
-    assert_eq!(told, [(2, Outcome::Resolved), (3, none), (4, Outcome::Resolved)]);
+    assert_eq!(told, [(2, Outcome::Resolved), (3, none.clone()), (4, Outcome::Resolved)]);
     assert!(region.tablet().branches().is_empty() && region.tablet().record(b"k").is_none());
     assert_eq!(region.tablet().branches().bytes(), 0);
     region.ask(5, resolve(12, &id, None));

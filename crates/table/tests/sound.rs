@@ -7,7 +7,9 @@ use holdfast_base::stream;
 use holdfast_env::trial::Trial;
 use holdfast_table::entry::{Asked, Body, Change, ChangeKind, Refusal, Resolution, StreamEntry};
 use holdfast_table::ids::{Epoch, LogId, Place, RegionId, StreamId};
-use holdfast_table::message::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
+use holdfast_table::message::{
+    Answer, Asker, Expect, GroupDo, GroupWrite, Level, Message, Op, Position, Request,
+};
 use holdfast_table::record::Record;
 use holdfast_table::region::{Effect, Region, Settings};
 use holdfast_table::sessions::{Outcome, Remembered, SessionImage, SessionResult};
@@ -71,7 +73,14 @@ impl Liar {
     }
 
     fn body(&mut self) -> Body {
-        match self.0.below(11) {
+        match self.0.below(12) {
+            11 => {
+                let changes = (0..self.0.below(3)).filter_map(|_| match self.body() {
+                    Body::Change(change) => Some(change),
+                    _ => None,
+                });
+                Body::Group(changes.collect())
+            }
             10 => {
                 let change = match self.body() {
                     Body::Change(change) => Some(change),
@@ -126,7 +135,20 @@ impl Liar {
     }
 
     fn op(&mut self) -> Op {
-        match self.0.below(6) {
+        match self.0.below(7) {
+            6 => {
+                let write = |_| GroupWrite {
+                    key: self.key(),
+                    expect: if self.0.below(2) == 0 { Expect::Any } else { Expect::Absent },
+                    what: match self.0.below(4) {
+                        0 => GroupDo::Delete,
+                        1 => GroupDo::Check,
+                        _ => GroupDo::Put(self.value().into()),
+                    },
+                };
+                let writes = (0..3).map(write).collect();
+                Op::Group { asked: self.asked(), writes }
+            }
             0 => Op::Read(Level::Any),
             1 => Op::Read(Level::Critical(self.number())),
             2 => Op::Read(Level::Session(Token::of(self.stream(), self.place()))),
@@ -202,7 +224,12 @@ impl Liar {
         let ends = (0..self.0.below(3)).map(|_| self.place()).collect();
         match self.0.below(16) {
             0 | 1 => {
-                let request = Request { key: self.key(), op: self.op() };
+                let op = self.op();
+                let key = match &op {
+                    Op::Group { writes, .. } => writes[0].key.clone(),
+                    _ => self.key(),
+                };
+                let request = Request { key, op };
                 let asker = Asker { region: self.region(), ticket: self.number() };
                 let after = (self.0.below(2) == 0).then_some((stream, before));
                 Message::Forward { asker, request, hops: self.0.below(256) as u8, after }
@@ -277,7 +304,13 @@ fn tell(seed: u64, mode: Mode) -> (usize, usize) {
                 let key = vec![b'a' + liar.0.below(3) as u8];
                 let op = liar.op();
                 // Clients of this region are held to the limits in front of it.
-                if matches!(&op, Op::Write { value: Some(value), .. } if value.len() > 3) {
+                let is_large = |value: &Vec<u8>| value.len() > 3;
+                let is_held = match &op {
+                    Op::Write { value, .. } => value.as_ref().is_some_and(is_large),
+                    Op::Group { .. } => true,
+                    _ => false,
+                };
+                if is_held {
                     continue;
                 }
                 region.ask(step, Request { key, op });

@@ -11,9 +11,10 @@ use holdfast_sim::world::guest::{Guest, Lodging, Visitor, Work};
 use holdfast_sim::world::{Report, Schedule, run};
 use holdfast_sim::{SimNet, on_a_deep_stack};
 use holdfast_table::face::TableFace;
+use holdfast_table::name::hash_of;
 use holdfast_table::regions::Regions;
 use holdfast_wire::table::{self as msg, Expect, Found, Level, Record, Row, TableMode, Written};
-use holdfast_wire::{OP_TABLE_MAKE, OP_TABLE_READ, OP_TABLE_SCAN, OP_TABLE_WRITE};
+use holdfast_wire::{OP_TABLE_MAKE, OP_TABLE_READ, OP_TABLE_SCAN, OP_TABLE_SPLIT, OP_TABLE_WRITE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -207,6 +208,20 @@ async fn scan(shared: &Shared, visitor: &Visitor, gateway: usize) -> Option<Vec<
     Some(found)
 }
 
+/// Cuts a tablet at one of the keys, or where one begins already; whatever fails, it goes on.
+async fn split(visitor: &Visitor) {
+    let at = hash_of(&key(visitor.below(KEYS)));
+    let tablet = visitor.below(u64::from(TABLETS) + KEYS) as u16;
+    let split = msg::Split { table: TABLE.into(), tablet, at }.to_bytes();
+    match visitor.ask(visitor.any_gateway(), OP_TABLE_SPLIT, split, None).await {
+        Ok(_) => visitor.sometimes(true, "a tablet was split and served"),
+        Err(e) if matches!(e.kind, Kind::Bug | Kind::Corrupt) => {
+            visitor.violate(&format!("a tablet was not split: {e}"));
+        }
+        Err(_) => {}
+    }
+}
+
 /// What came of making the table.
 #[derive(PartialEq, Eq)]
 enum Made {
@@ -264,7 +279,7 @@ impl Guest for Shared {
                 written += 1;
                 let value = Some(format!("{} {written}", visitor.name()).into_bytes());
                 let row = |expect, value| Row { sequence: 0, expect, key: key.clone(), value };
-                match visitor.below(8) {
+                match visitor.below(9) {
                     0..=2 => write(&self, &visitor, &mut session, row(Expect::Any, value)).await,
                     3 => write(&self, &visitor, &mut session, row(Expect::Any, None)).await,
                     4 => write(&self, &visitor, &mut session, row(Expect::Absent, value)).await,
@@ -278,6 +293,7 @@ impl Guest for Shared {
                         write(&self, &visitor, &mut session, row(expect, value)).await;
                     }
                     6 => _ = scan(&self, &visitor, gateway).await,
+                    7 => split(&visitor).await,
                     _ => _ = read(&self, &visitor, gateway, level, key).await,
                 }
             }
@@ -346,6 +362,7 @@ fn every_version_has_one_value_and_nothing_acknowledged_is_lost_whatever_fails()
     }
     for what in [
         "a record was written",
+        "a tablet was split and served",
         "a write in doubt was repeated",
         "a write was refused for what it found",
     ] {

@@ -33,9 +33,10 @@ use holdfast_wire::Call;
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 pub use place::{
-    Context, InRows, Keeping, Kept, Marked, OWN_ROWS, Page, Position, PutRow, RowsView, front,
+    Context, InRows, Keeping, Kept, Marked, Page, Position, PutRow, RowsView, damaged, front,
     position,
 };
+pub use sessions::not_open;
 pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -8,7 +8,7 @@ pub mod items;
 
 pub use fold::{
     Apart, Applied, Arrival, Context, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, GoesOn,
-    InRows, Keeping, Kept, Marked, OWN_ROWS, Page, Position, PutRow, Request, RowsView,
+    InRows, Keeping, Kept, Marked, Page, Position, PutRow, Request, RowsView,
     SESSION_OUTSTANDING_MAX, SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
-    front, position,
+    damaged, front, not_open, position,
 };

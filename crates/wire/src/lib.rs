@@ -204,6 +204,17 @@ pub const OP_TABLE_DROP: u16 = 0x070d;
 /// `TABLE_GONE`: [`table::Gone`]; answered empty.
 pub const OP_TABLE_GONE: u16 = 0x070e;
 
+/// `TABLE_GROUP`: [`table::Group`] and rows that stand or fall together; answered with a body,
+/// [`table::GroupWritten`].
+pub const OP_TABLE_GROUP: u16 = 0x070f;
+/// `TABLE_READ_GROUP`: [`table::Read`], of keys of one tablet as they show at one moment; answered as `TABLE_READ`,
+/// with all of them.
+pub const OP_TABLE_READ_GROUP: u16 = 0x0710;
+/// `TABLE_CHANGES`: [`table::Changes`]; answered with a body, a list of [`table::TabletChanges`].
+pub const OP_TABLE_CHANGES: u16 = 0x0711;
+/// `TABLE_SPLIT`: [`table::Split`]; answered with [`table::TableInfo`].
+pub const OP_TABLE_SPLIT: u16 = 0x0712;
+
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

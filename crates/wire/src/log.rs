@@ -4,13 +4,11 @@ pub mod writers;
 
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
-use holdfast_base::{Error, Indices, Result, codec_struct};
+use holdfast_base::{Error, Indices, Reason, Result, codec_struct};
 
 /// Bytes of the entries of one append together, four more counted for each: it is a frame's metadata
 /// with the topic's name, and each of them an answer's with its index.
 pub const APPEND_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize - 1024;
-/// In front of what is said of an append that is too large.
-pub const TOO_LARGE: &str = "too large for one append";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
@@ -32,10 +30,11 @@ impl Append {
             ))),
             1..=APPEND_BYTES_MAX => Ok(()),
             _ => Err(Error::invalid(format!(
-                "append to topic `{}`: {} entries of {bytes} bytes are {TOO_LARGE}, which takes {APPEND_BYTES_MAX}, four counted for each entry: send less at a time",
+                "append to topic `{}`: {} entries of {bytes} bytes are too large for one append, which takes {APPEND_BYTES_MAX}, four counted for each entry: send less at a time",
                 self.topic.escape_debug(),
                 self.entries.len(),
-            ))),
+            ))
+            .because(Reason::TooLarge)),
         }
     }
 }

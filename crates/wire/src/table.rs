@@ -4,6 +4,12 @@
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::{Error, Result, codec_enum, codec_struct};
 
+mod changes;
+
+pub use changes::{
+    CHANGES_MAX, CHANGES_WAIT_MS_MAX, Changes, ChangesAt, RecordChange, ShownAt, TabletChanges,
+};
+
 /// Longest key of a record.
 pub const KEY_BYTES_MAX: usize = 6144;
 /// Longest value of a record.
@@ -12,6 +18,12 @@ pub const VALUE_BYTES_MAX: usize = 900 << 10;
 pub const WRITES_MAX: usize = 64;
 /// Keys and values of one request's writes.
 pub const WRITE_BYTES_MAX: usize = 8 << 20;
+/// Writes of one group: as many as a transaction of DynamoDB's has, and rows beside them.
+pub const GROUP_WRITES_MAX: usize = 128;
+/// Keys and values of one group, and [`GROUP_WRITE_BYTES`] of each: it is one entry of a log.
+pub const GROUP_BYTES_MAX: usize = 960 << 10;
+/// What a write of a group has around its key and value.
+pub const GROUP_WRITE_BYTES: usize = 64;
 /// Keys of one read.
 pub const READ_KEYS_MAX: usize = 100;
 /// Records of one answer to a scan.
@@ -91,6 +103,11 @@ pub struct TabletInfo {
     pub streams: Vec<StreamInfo>,
     /// Why it takes nothing, if it has stopped.
     pub stopped: String,
+    /// Its keys' hashes: from this one to that one, both included.
+    pub first: u32,
+    pub last: u32,
+    /// What it is giving to another tablet.
+    pub split: Option<SplitInfo>,
 }
 codec_struct!(TabletInfo {
     applied,
@@ -100,8 +117,33 @@ codec_struct!(TabletInfo {
     sessions,
     branches,
     streams,
-    stopped
+    stopped,
+    first,
+    last,
+    split
 });
+
+/// A split that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitInfo {
+    /// The first hash of what goes.
+    pub at: u32,
+    /// The tablet that gets it.
+    pub into: u16,
+    /// Why the last step failed, if it did.
+    pub trouble: String,
+}
+codec_struct!(SplitInfo { at, into, trouble });
+
+/// Cuts a tablet in two, of a table of one region. Where a tablet begins at that hash already, it is cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    pub table: String,
+    pub tablet: u16,
+    /// The first hash of the upper half, which another tablet gets.
+    pub at: u32,
+}
+codec_struct!(Split { table, tablet, at });
 
 /// A home stream, as a region has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,6 +337,66 @@ codec_enum!(Written: "what came of a write" {
     2 => Found { version },
     3 => Absent {},
 });
+
+/// Writes records that stand or fall together; the body has a list of [`GroupRow`], of one tablet and no key twice.
+/// The body of the answer has [`GroupWritten`]; where it was decided, a list of [`Seen`], is beside it. Where nobody
+/// knows what came of it the request fails, and may be sent again as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub table: String,
+    /// As of a [`Write`] and its [`Row`].
+    pub session: u64,
+    pub sequence: u64,
+    pub below: u64,
+}
+codec_struct!(Group { table, session, sequence, below });
+
+/// One write of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRow {
+    pub expect: Expect,
+    pub key: Vec<u8>,
+    pub what: GroupDo,
+}
+
+/// What becomes of a record of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupDo {
+    /// It gets this value.
+    Put(Vec<u8>),
+    /// It is deleted.
+    Delete,
+    /// Nothing: it is only to be as expected.
+    Check,
+}
+
+/// What came of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupWritten {
+    /// All was written: each record has this version now, in order; one that was to be absent and stays so has 0.
+    Versions { versions: Vec<u64> },
+    /// Nothing was: the record of this row, from 0, is the first that is not as expected, and has this version.
+    Found { at: u16, version: u64 },
+    /// Nothing was: there is no record of this row, the first that is not as expected.
+    Absent { at: u16 },
+    /// Nothing was: this row's record is at home in another region than the first row's.
+    OtherHome { at: u16 },
+    /// Nothing was: this row's key lies in another tablet than the first row's.
+    OtherTablet { at: u16 },
+}
+codec_enum!(GroupWritten: "what came of a group of writes" {
+    1 => Versions { versions },
+    2 => Found { at, version },
+    3 => Absent { at },
+    4 => OtherHome { at },
+    5 => OtherTablet { at },
+});
+
+/// How many bytes a group has whose keys and values have so many, if that is not too much.
+pub fn group_bytes(sizes: impl Iterator<Item = (usize, usize)>) -> Option<usize> {
+    let bytes = sizes.map(|(key, value)| key + value + GROUP_WRITE_BYTES).sum();
+    (bytes <= GROUP_BYTES_MAX).then_some(bytes)
+}
 
 /// How new what a read shows must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -540,6 +642,36 @@ impl Decode for Row {
             expect: Expect::decode(reader)?,
             key: reader.bytes()?.to_vec(),
             value: value_of(reader)?,
+        })
+    }
+}
+
+impl Encode for GroupRow {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.expect.encode(out);
+        put_bytes(out, &self.key);
+        match &self.what {
+            GroupDo::Put(value) => {
+                1u8.encode(out);
+                put_bytes(out, value);
+            }
+            GroupDo::Delete => 2u8.encode(out),
+            GroupDo::Check => 3u8.encode(out),
+        }
+    }
+}
+
+impl Decode for GroupRow {
+    fn decode(reader: &mut Reader<'_>) -> Result<GroupRow, DecodeError> {
+        Ok(GroupRow {
+            expect: Expect::decode(reader)?,
+            key: reader.bytes()?.to_vec(),
+            what: match u8::decode(reader)? {
+                1 => GroupDo::Put(reader.bytes()?.to_vec()),
+                2 => GroupDo::Delete,
+                3 => GroupDo::Check,
+                _ => return Err(DecodeError::BadValue("a write of a group")),
+            },
         })
     }
 }

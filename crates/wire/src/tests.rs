@@ -505,6 +505,24 @@ fn scribe_messages(m: &mut Messages) {
     m.add("scribe::CategoryStatus", status);
 }
 
+fn group_messages(m: &mut Messages) {
+    let (name, key) = ("t".to_owned(), b"k".to_vec());
+    let group = table::Group { table: name.clone(), session: 7, sequence: 8, below: 9 };
+    m.add("table::Group", group);
+    let row = |expect, what| table::GroupRow { expect, key: key.clone(), what };
+    m.add("table::GroupRow put", row(table::Expect::Absent, table::GroupDo::Put(vec![1])));
+    m.add("table::GroupRow delete", row(table::Expect::Any, table::GroupDo::Delete));
+    let expect = table::Expect::Version { version: 9 };
+    m.add("table::GroupRow check", row(expect, table::GroupDo::Check));
+    let versions = table::GroupWritten::Versions { versions: vec![11, 0] };
+    m.add("table::GroupWritten", versions);
+    let found = table::GroupWritten::Found { at: 1, version: 11 };
+    m.add("table::GroupWritten found", found);
+    m.add("table::GroupWritten absent", table::GroupWritten::Absent { at: 1 });
+    m.add("table::GroupWritten of another home", table::GroupWritten::OtherHome { at: 1 });
+    m.add("table::GroupWritten of another tablet", table::GroupWritten::OtherTablet { at: 1 });
+}
+
 fn table_messages(m: &mut Messages) {
     let (name, key) = ("t".to_owned(), b"k".to_vec());
     let mode = table::TableMode::Strong;
@@ -518,6 +536,9 @@ fn table_messages(m: &mut Messages) {
         branches: 11,
         streams: vec![table::StreamInfo { home: 6, leader: 7, held: 8, shown: 9 }],
         stopped: "s".into(),
+        first: 12,
+        last: 13,
+        split: Some(table::SplitInfo { at: 14, into: 15, trouble: "t".into() }),
     };
     let tablets = vec![tablet];
     let (heard_ms, trouble) = (Some(10), "w".to_owned());
@@ -590,8 +611,17 @@ fn lost_regions_and_tables(m: &mut Messages, name: &str, key: &[u8]) {
     let (table, keep) = (name.to_owned(), Some(table::Expect::Version { version: 11 }));
     let resolve = table::Resolve { table, branch, session: 8, sequence: 9, below: 10, keep };
     m.add("table::Resolve", resolve);
+    m.add("table::Split", table::Split { table: name.to_owned(), tablet: 1, at: 2 });
     m.add("table::DropTable", table::DropTable { table: name.to_owned() });
     m.add("table::Dropped", table::Dropped { away: vec![2] });
+    let shown = table::ShownAt { stream: 1, epoch: 2, number: 3, digest: 4 };
+    let at = table::ChangesAt { form: 5, life: 6, next: 7, seen: vec![shown] };
+    let from = vec![at.clone()];
+    let asked = table::Changes { table: name.to_owned(), from, values: true, wait_ms: 8 };
+    m.add("table::Changes", asked);
+    let (before, after) = (Some(vec![9]), None);
+    let changes = vec![table::RecordChange { key: key.to_vec(), before, after }];
+    m.add("table::TabletChanges", table::TabletChanges { at, changes });
     m.add("table::Gone", table::Gone { by: 1, table: name.to_owned(), tablets: vec![vec![2]] });
 }
 
@@ -609,6 +639,7 @@ fn every_message_has_its_golden_bytes() {
     view_messages(&mut messages);
     scribe_messages(&mut messages);
     table_messages(&mut messages);
+    group_messages(&mut messages);
     let made: Vec<String> =
         messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
     let golden: Vec<&str> = GOLDEN.lines().collect();

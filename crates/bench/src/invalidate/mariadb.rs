@@ -1,9 +1,12 @@
 //! MariaDB to measure with: Debian's packages, installed or unpacked in a directory; each server a process of its
 //! own with a directory of its own. Nothing of it waits for the disk, which is the node's to sync.
 
+use super::free_port;
+use super::kind::{Items, Kind, PATIENCE};
+use super::stand::Stand;
 use holdfast_base::{Error, Result};
 use holdfast_env::runtime::Background;
-use holdfast_invalidate::mariadb::Server;
+use holdfast_invalidate::mariadb::{self, Server};
 use mysql_async::Conn;
 use mysql_async::prelude::{FromRow, Queryable};
 use std::fs::File;
@@ -12,8 +15,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Before it is said that it does not do what it should.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What the row log must say (docs/invalidate.md).
 const SETTINGS: [&str; 5] = [
     "--binlog-format=ROW",
@@ -24,21 +25,21 @@ const SETTINGS: [&str; 5] = [
 ];
 
 /// The program, and what it brings along.
-pub struct Programs {
+struct Programs {
     /// `bin`, `sbin`, `share` and `lib` are below it.
     root: PathBuf,
 }
 
 impl Programs {
     /// Those of the system, or of a directory that packages were unpacked in.
-    pub fn find(directory: &Path) -> Result<Programs> {
+    fn find(directory: &Path) -> Result<Programs> {
         let unpacked = directory.join("usr").canonicalize().ok();
         let roots = [Some(PathBuf::from("/usr")), unpacked].into_iter().flatten();
         let found = roots.into_iter().find(|root| root.join("sbin/mariadbd").exists());
         found.map(|root| Programs { root }).ok_or_else(|| {
-            Error::invalid(format!(
+            Error::not_found(format!(
                 "find MariaDB to measure with: it is neither installed nor unpacked in `{}`: run `make tools` in the \
-                 repository, or name the directory of Debian's packages by `--mariadb-dir`",
+                 repository, or name the directory of Debian's packages by `--debian-dir`",
                 directory.display()
             ))
         })
@@ -86,13 +87,14 @@ impl Programs {
 /// A server; killed when dropped.
 pub struct MariaDb {
     child: Child,
-    pub url: String,
+    url: String,
     port: u16,
 }
 
 impl MariaDb {
     /// A new one, whose files are below `directory`; `number` is its own among those that follow each other.
-    pub fn start(programs: &Programs, directory: &Path, port: u16, number: u32) -> Result<MariaDb> {
+    fn begin(programs: &Programs, directory: &Path, number: u32) -> Result<MariaDb> {
+        let port = free_port()?;
         programs.bootstrap(directory)?;
         let child = programs
             .command()
@@ -115,7 +117,7 @@ impl MariaDb {
     }
 
     /// Lets it apply what another one logs, from now on.
-    pub fn follow(&self, primary: &MariaDb) -> Result<()> {
+    fn follow(&self, primary: &MariaDb) -> Result<()> {
         let mut sql = self.sql()?;
         sql.run(&format!(
             "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'root', \
@@ -126,7 +128,7 @@ impl MariaDb {
     }
 
     /// A connection, as soon as it is served.
-    pub fn sql(&self) -> Result<Sql> {
+    fn sql(&self) -> Result<Sql> {
         let (server, began) = (Server::parse(&self.url)?, Instant::now());
         let runtime = Background::start("bench-sql")?;
         loop {
@@ -137,6 +139,49 @@ impl MariaDb {
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
         }
+    }
+}
+
+impl Kind for MariaDb {
+    const NAME: &'static str = "MariaDB";
+    const MAP: &'static str = "[[keys]]\ntable = \"bench.items\"\nkey = \"item:{id}\"\n";
+    type Source = mariadb::MariaDb;
+    type Items = Sql;
+
+    fn start(packages: &Path, directory: &Path, _: &Stand, items: u64) -> Result<MariaDb> {
+        let database = MariaDb::begin(&Programs::find(packages)?, &directory.join("db"), 1)?;
+        let mut sql = database.sql()?;
+        sql.run("CREATE DATABASE bench")?;
+        sql.run(
+            "CREATE TABLE bench.items (id BIGINT UNSIGNED PRIMARY KEY, name VARCHAR(40) NOT NULL, price BIGINT NOT NULL)",
+        )?;
+        sql.run(&format!(
+            "INSERT INTO bench.items SELECT seq, CONCAT('the name of item ', seq), 0 FROM bench.seq_1_to_{items}"
+        ))?;
+        Ok(database)
+    }
+
+    fn replica(&self, packages: &Path, directory: &Path) -> Result<Option<MariaDb>> {
+        let replica = MariaDb::begin(&Programs::find(packages)?, &directory.join("replica"), 2)?;
+        replica.follow(self)?;
+        let items: Vec<u64> = self.sql()?.ask("SELECT COUNT(*) FROM bench.items")?;
+        let mut sql = replica.sql()?;
+        let tables = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'bench'";
+        sql.until_is(tables, 1)?;
+        sql.until_is("SELECT COUNT(*) FROM bench.items", items.first().copied().unwrap_or(0))?;
+        Ok(Some(replica))
+    }
+
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn server(&self) -> Result<Server> {
+        Server::parse(&self.url)
+    }
+
+    fn items(&self) -> Result<Sql> {
+        self.sql()
     }
 }
 
@@ -168,7 +213,7 @@ impl Sql {
         Ok(answer)
     }
 
-    pub fn ask<R: FromRow + Send + 'static>(&mut self, text: &str) -> Result<Vec<R>> {
+    fn ask<R: FromRow + Send + 'static>(&mut self, text: &str) -> Result<Vec<R>> {
         let text = text.to_owned();
         self.with(|mut conn| async move {
             let rows = conn.query(text).await?;
@@ -176,13 +221,32 @@ impl Sql {
         })
     }
 
-    pub fn run(&mut self, text: &str) -> Result<()> {
+    fn run(&mut self, text: &str) -> Result<()> {
         self.ask::<mysql_async::Row>(text).map(drop)
     }
+}
 
-    /// Asks without a rest until the first value of an answer is this; when the question was sent that was answered so:
-    /// it is so for all who ask from then on, and was for no more than one question before.
-    pub fn until_is(&mut self, text: &str, value: u64) -> Result<Instant> {
+impl Items for Sql {
+    fn set_price(&mut self, id: u64, price: u64) -> Result<()> {
+        self.run(&format!("UPDATE bench.items SET price = {price} WHERE id = {id}"))
+    }
+
+    fn until_price(&mut self, id: u64, price: u64) -> Result<Instant> {
+        self.until_is(&format!("SELECT price FROM bench.items WHERE id = {id}"), price)
+    }
+
+    fn raise(&mut self, first: u64, last: u64, each: u64) -> Result<()> {
+        self.run(&format!(
+            "BEGIN NOT ATOMIC DECLARE n BIGINT DEFAULT {first}; WHILE n <= {last} DO \
+             UPDATE bench.items SET price = price + 1 WHERE id BETWEEN n AND LEAST(n + {each} - 1, {last}); \
+             SET n = n + {each}; END WHILE; END"
+        ))
+    }
+}
+
+impl Sql {
+    /// As [`Items::until_price`], of the first value of an answer.
+    fn until_is(&mut self, text: &str, value: u64) -> Result<Instant> {
         let text = text.to_owned();
         let is = self.with(move |mut conn| async move {
             let began = Instant::now();

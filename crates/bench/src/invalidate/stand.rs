@@ -1,19 +1,20 @@
 //! What stands between a database and its readers: a node with the topic, two caches, and an invalidator.
 
-use super::mariadb::MariaDb;
 use crate::process::{Process, free_port};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cache_client::{Answer, Batch, CacheClientOptions, Client as CacheClient};
 use holdfast_client::{Client, Endpoint};
 use holdfast_command::files::{SETTINGS, SOCKET};
 use holdfast_command::secrets;
+use holdfast_invalidate::run::Connect;
 use holdfast_invalidate::status;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const POOL: &str = "main";
+pub const POOL: &str = "main";
 const CACHES: usize = 2;
 /// Before it is said that keys are not dropped.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -54,7 +55,13 @@ impl Stand {
 
     /// Of the node.
     pub fn client(&self) -> Result<Client> {
-        Client::connect(&Endpoint::Unix(self.socket()), &secrets::options())
+        (self.connect())()
+    }
+
+    /// How the node is reached.
+    pub fn connect(&self) -> Connect {
+        let endpoint = Endpoint::Unix(self.socket());
+        Arc::new(move || Client::connect(&endpoint, &secrets::options()))
     }
 
     pub fn cache(&self) -> Result<CacheClient> {
@@ -89,14 +96,14 @@ impl Stand {
     }
 
     /// An invalidator that follows a database, once it reads its log; keys wait for what `reads` shows.
-    pub fn invalidator(&self, from: &MariaDb, reads: Option<&MariaDb>) -> Result<Process> {
+    pub fn invalidator(&self, from: &str, reads: Option<&str>) -> Result<Process> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--json").arg("--server").arg(format!("unix:{}", self.socket().display()));
-        command.args(["invalidate", "run", "--to", POOL, "--from", &from.url]);
+        command.args(["invalidate", "run", "--to", POOL, "--from", from]);
         command.arg("--config").arg(self.directory.join("routes.toml"));
         command.arg("--map").arg(self.directory.join("map.toml"));
         if let Some(reads) = reads {
-            command.args(["--reads", &reads.url]);
+            command.args(["--reads", reads]);
         }
         Process::start(&mut command)
     }

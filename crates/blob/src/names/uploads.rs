@@ -1,10 +1,11 @@
 //! Uploads in parts: begun, filled part by part, and completed into one object without moving a
 //! byte, or given up.
 
+use super::objects::is_key;
 use super::{Change, Step};
 use crate::command::{Command, Outcome, PartName, Refusal};
 use crate::model::{Object, Part, Upload};
-use crate::{EXTENTS_MAX, KEY_BYTES_MAX, PARTS_MAX, rows};
+use crate::{EXTENTS_MAX, PARTS_MAX, rows};
 use holdfast_env::planted;
 
 impl Change<'_> {
@@ -17,8 +18,7 @@ impl Change<'_> {
     ) -> Step {
         self.bucket(bucket)?;
         let row = rows::upload(bucket, key, id);
-        if key.is_empty() || key.len() > KEY_BYTES_MAX || id == 0 || self.index.get(&row)?.is_some()
-        {
+        if !is_key(key) || id == 0 || self.index.get(&row)?.is_some() {
             let what = "the key is empty or too long, or the upload's number is taken";
             return Err(Refusal::Invalid(what.into()).into());
         }

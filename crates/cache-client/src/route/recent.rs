@@ -2,6 +2,7 @@
 //! be added to a cold one. Shared by all threads, without locks; a place stands for many keys, so
 //! that it errs only towards more misses.
 
+use holdfast_base::checksum::fnv1a;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const PLACES: usize = 1 << 16;
@@ -20,10 +21,7 @@ impl Default for Recent {
 
 impl Recent {
     fn place(&self, key: &[u8]) -> &AtomicU64 {
-        // FNV-1a, folded.
-        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-        });
+        let hash = fnv1a(key.iter().copied());
         &self.places[(hash ^ hash >> 32) as usize % PLACES]
     }
 

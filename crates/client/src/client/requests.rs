@@ -8,7 +8,7 @@ use crate::patience::{Patience, is_for_now};
 use crate::region::Mapping;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::SessionId;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_env::tasks::Stop;
 use holdfast_env::{Clock, RealClock};
 use holdfast_wire::chunk::Piece;
@@ -170,7 +170,7 @@ impl Client {
     fn wants_bytes_again(&self, ticket: Ticket) -> bool {
         self.session.is_numbered(ticket.request)
             && self.connection.failure().is_none()
-            && self.connection.error(ticket.request).is_some_and(|(e, _)| e.wants_bytes_again())
+            && self.connection.error(ticket.request).is_some_and(|(e, _)| e.is(Reason::WriteAgain))
     }
 
     /// Sends the bytes again, as a new request.
@@ -218,8 +218,18 @@ impl Client {
         message: &impl Encode,
         body: &[&[u8]],
     ) -> Result<Ticket> {
+        self.submit_written(opcode, deadline_ms, |out| message.encode(out), body)
+    }
+
+    /// As [`Client::submit_by`], of a message that `meta` writes.
+    pub(crate) fn submit_written(
+        &mut self,
+        opcode: u16,
+        deadline_ms: u32,
+        meta: impl FnOnce(&mut Vec<u8>),
+        body: &[&[u8]],
+    ) -> Result<Ticket> {
         self.connected()?;
-        let meta = |out: &mut Vec<u8>| message.encode(out);
         let request = self.connection.submit_kept(opcode, deadline_ms, meta, body)?;
         Ok(Ticket { request })
     }
@@ -243,7 +253,7 @@ impl Client {
     }
 
     /// A connection that broke while nobody looked is made anew before it is used.
-    fn connected(&mut self) -> Result<()> {
+    pub(crate) fn connected(&mut self) -> Result<()> {
         match self.connection.failure() {
             Some(_) => self.recover(),
             None => Ok(()),

@@ -9,7 +9,7 @@ use super::{
     connect_error, handshake,
 };
 use crate::patience::{Patience, is_for_now};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{Endpoint, Handshake, Wait};
 use holdfast_env::runtime::{self, AsyncLink, Timer};
@@ -168,10 +168,10 @@ impl Request {
         state.core.error(self.id).is_some_and(|(e, _)| is_for_now(e))
     }
 
-    /// Whether it succeeds as a new request with the same bytes: see [`Error::wants_bytes_again`].
+    /// Whether it succeeds as a new request with the same bytes: see [`Reason::WriteAgain`].
     pub fn wants_bytes_again(&self) -> bool {
         let state = lock(&self.handle.0);
-        state.core.error(self.id).is_some_and(|(e, _)| e.wants_bytes_again())
+        state.core.error(self.id).is_some_and(|(e, _)| e.is(Reason::WriteAgain))
     }
 
     /// Sends it again, its meta changed; false if it was not kept.

@@ -3,7 +3,7 @@
 
 use super::{RequestId, Response};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES, Header};
-use holdfast_base::{Error, Kind, Result, codec};
+use holdfast_base::{Error, Result};
 use std::collections::VecDeque;
 
 pub(super) struct Core {
@@ -139,7 +139,9 @@ impl Core {
         };
         if header.request_id == 0 && header.kind == FrameKind::Response {
             let meta = &received[HEADER_BYTES..HEADER_BYTES + header.meta_bytes as usize];
-            return Err(error_of(&header, meta).context("the server ended the connection"));
+            return Err(
+                Error::decode(header.status(), meta).context("the server ended the connection")
+            );
         }
         let known = self.place(RequestId(header.request_id)).map(|i| &self.window[i]);
         match known {
@@ -166,7 +168,7 @@ impl Core {
         self.stale = header.is_stale();
         let answer = match header.status() {
             0 => Ok(response),
-            _ => Err(error_of(&header, response.meta())),
+            _ => Err(Error::decode(header.status(), response.meta())),
         };
         self.push(place, answer, header.kind == FrameKind::Response);
         self.trim();
@@ -323,16 +325,10 @@ impl Core {
     }
 }
 
-fn error_of(header: &Header, meta: &[u8]) -> Error {
-    let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code);
-    let message = codec::Reader::new(meta).str().unwrap_or("the server gave no reason").to_owned();
-    // A kind of a later build is one that this build cannot act on.
-    Error::new(kind.unwrap_or(Kind::Unsupported), message)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_base::Kind;
 
     fn answer(core: &mut Core, id: u64, kind: FrameKind, text: &str) {
         let mut bytes = Vec::new();

@@ -7,6 +7,7 @@ use super::select::{Candidate, Chosen, select};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
+use holdfast_base::text::{from_hex, to_hex};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_wire::slab::Range;
@@ -86,7 +87,7 @@ impl Itinerary {
 
     /// Of what a [`Itinerary::token`] says is left, of a ride of the same.
     pub fn of_token(token: &str, what: u32) -> Result<Itinerary> {
-        let bytes = token.strip_prefix(TOKEN).and_then(from_hex);
+        let bytes = token.trim_end().strip_prefix(TOKEN).and_then(from_hex);
         let left = bytes.as_deref().and_then(|bytes| {
             let (left, crc) = bytes.split_last_chunk::<4>()?;
             (crc32c(left).to_le_bytes() == *crc).then(|| Left::from_bytes(left).ok())?
@@ -224,17 +225,7 @@ fn written(left: &Left) -> String {
     let mut bytes = left.to_bytes();
     let crc = crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
-    let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("{TOKEN}{hex}")
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-    let pairs = text.trim_end().as_bytes().chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return None;
-    }
-    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+    format!("{TOKEN}{}", to_hex(&bytes))
 }
 
 #[cfg(test)]

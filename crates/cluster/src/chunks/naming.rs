@@ -3,10 +3,9 @@
 
 use super::{ChunkState, Chunks, Freed, FreedThing};
 use crate::{ChunkKind, RawExtent};
-use holdfast_base::error::WRITE_AGAIN;
 use holdfast_base::ids::{ChunkId, FileId, Index, Pointer};
 use holdfast_base::limits::{CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_env::planted;
 
 impl Chunks {
@@ -49,9 +48,10 @@ impl Chunks {
         if chunk.state == ChunkState::Sealed && pointer.slot.0 as u64 >= chunk.length {
             // The seal decided without these bytes, so nobody acknowledged them.
             return Err(Error::retry(format!(
-                "chunk `{}` was sealed at {} slots, before slot {}: {WRITE_AGAIN}",
+                "chunk `{}` was sealed at {} slots, before slot {}: write the bytes again",
                 chunk.id, chunk.length, pointer.slot
-            )));
+            ))
+            .because(Reason::WriteAgain));
         }
         let was_named =
             chunk.dead.contains(pointer.slot.0) && !planted!("cluster.slot-named-again");

@@ -1,11 +1,10 @@
 //! What is left to do of moves, read from the views of all shards. Whoever leads does it, however often: each
 //! entry knows its turn. Nothing is remembered beside the views, so that the next leader goes on.
 
-use super::copies::REST_MAX;
-use super::{Arriving, CHANGES_MAX, Copying, Frozen, Left, Stamp};
+use super::course::{self, Course};
+use super::{Arriving, Frozen, Left, Stamp};
 use crate::borders::{Forwarded, Given};
 use crate::chunks::Debt;
-use crate::names::{Next, Target};
 use crate::{AllShards, Command, Namespace};
 use holdfast_base::ids::{Durability, Index};
 use holdfast_base::{Kind, Result};
@@ -70,11 +69,11 @@ impl Unfinished {
     }
 }
 
-fn after(shard: u16, command: Command, behind: u16) -> Unfinished {
+pub(super) fn after(shard: u16, command: Command, behind: u16) -> Unfinished {
     Unfinished { shard, command, behind: Some(behind), is_urgent: false }
 }
 
-fn by_and_by(shard: u16, command: Command) -> Unfinished {
+pub(super) fn by_and_by(shard: u16, command: Command) -> Unfinished {
     Unfinished { shard, command, behind: None, is_urgent: false }
 }
 
@@ -131,14 +130,18 @@ pub fn unfinished(all: &AllShards<'_>) -> Vec<Unfinished> {
         }
         for (name, frozen) in moves.frozen() {
             let step = match moves.copies.copying.get(name) {
-                Some(copying) => rest(all, shard, name, copying),
+                Some(copying) => Course::of(all, shard, name, copying).and_then(|c| c.rest()),
                 None => next(all, shard, name, frozen),
             };
             left.extend(step.map(|step| urgent(or_change_again(all, shard, name, frozen, step))));
         }
         let moving = moves.copying().filter(|(name, _)| !moves.frozen.contains_key(*name));
-        left.extend(moving.filter_map(|(name, copying)| copy(all, shard, name, copying)));
-        left.extend(moves.copying().filter_map(|(name, copying)| tell(all, shard, name, copying)));
+        left.extend(moving.filter_map(|(name, copying)| match copying.is_spoilt {
+            true => Some(course::still(shard, name, copying, true)),
+            false => Course::of(all, shard, name, copying)?.copy(),
+        }));
+        let tell = |(name, copying)| Course::of(all, shard, name, copying)?.tell();
+        left.extend(moves.copying().filter_map(tell));
         left.extend(moves.arriving().filter_map(|(name, a)| worthless(all, shard, name, a)));
         left.extend(shard.chunks().owed().filter_map(|(home, paid, debts)| {
             let home = all.get(home).ok()?;
@@ -183,118 +186,6 @@ fn departed(all: &AllShards<'_>, name: &str, forwarded: Forwarded) -> Option<Unf
     Some(urgent(after(shard, command, source.shard())))
 }
 
-/// What the target has of a directory that is copied, if that is of this copy; `None` while it has something of
-/// another, which goes first.
-fn target<'a>(
-    all: &AllShards<'a>,
-    source: &Namespace,
-    name: &str,
-    copying: &Copying,
-) -> Option<(&'a Namespace, Stamp, u32, Option<Target<'a>>)> {
-    let target = all.get(copying.to).ok()?;
-    let stamp = source.borders().stamp_of(name, copying.at);
-    let moves = target.borders().moves();
-    if target.borders().keeps(name) {
-        return None;
-    }
-    let Some(arriving) = moves.arriving.get(name) else {
-        return Some((target, stamp, 0, None));
-    };
-    let following = moves.following(name).filter(|_| arriving.stamp == stamp)?;
-    let there = Target { names: target.names(), root: arriving.root, following };
-    Some((target, stamp, arriving.parts, Some(there)))
-}
-
-/// The next step of a directory that is copied, or is still for the rest of it.
-fn step(
-    all: &AllShards<'_>,
-    source: &Namespace,
-    name: &str,
-    copying: &Copying,
-) -> Option<Unfinished> {
-    let (target, stamp, step, there) = target(all, source, name, copying)?;
-    let waits = there.is_none_or(|there| there.following.waits);
-    if waits && target.names().is_leaving() {
-        return None;
-    }
-    let dir = format!("/{name}");
-    let next = |has_room| source.names().next_step(source.chunks(), &dir, copying, there, has_room);
-    let mut found = next(true)?;
-    let is_full = match &found {
-        Next::Step { changes, .. } => target.names().check_step(changes).is_err(),
-        Next::TooDeep {} => false,
-    };
-    // What goes needs no room, and others may wait for it.
-    if is_full && let Some(gone) = next(false) {
-        found = gone;
-    }
-    match found {
-        Next::Step { through, changes, reach } => {
-            let step = Command::Step { dir, stamp, step, through, changes, reach };
-            Some(after(target.shard(), step, source.shard()))
-        }
-        Next::TooDeep {} => {
-            let copied = Command::Copied { dir, copy: copying.at, through: u64::MAX };
-            Some(by_and_by(source.shard(), copied))
-        }
-    }
-}
-
-/// Of a directory that is copied and goes on changing: its next step, or that it is still, once there is little
-/// left.
-fn copy(
-    all: &AllShards<'_>,
-    source: &Namespace,
-    name: &str,
-    copying: &Copying,
-) -> Option<Unfinished> {
-    let (dir, copy) = (format!("/{name}"), copying.at);
-    let still = Command::Still { dir: dir.clone(), copy, still: true };
-    let still = by_and_by(source.shard(), still);
-    if copying.is_spoilt {
-        return Some(still);
-    }
-    let (_, _, _, there) = target(all, source, name, copying)?;
-    let Some(there) = there else { return step(all, source, name, copying) };
-    if there.following.is_broken {
-        let copied = Command::Copied { dir, copy, through: u64::MAX };
-        return Some(by_and_by(source.shard(), copied));
-    }
-    let left = copying.total().checked_sub(there.following.heard)?;
-    match there.following.is_all() && left <= REST_MAX {
-        true => Some(still),
-        false => step(all, source, name, copying),
-    }
-}
-
-/// Of one that is still: the rest, or that it goes.
-fn rest(
-    all: &AllShards<'_>,
-    source: &Namespace,
-    name: &str,
-    copying: &Copying,
-) -> Option<Unfinished> {
-    let (dir, copy) = (format!("/{name}"), copying.at);
-    let again = Command::Still { dir: dir.clone(), copy, still: false };
-    match step(all, source, name, copying) {
-        Some(step) if matches!(step.command, Command::Step { .. }) => return Some(step),
-        // It is copied no more, but goes in parts.
-        Some(_) => return Some(by_and_by(source.shard(), again)),
-        None => {}
-    }
-    let (target, _, steps, there) = target(all, source, name, copying)?;
-    let following = there?.following;
-    let changes = copying.total();
-    if following.heard != changes || !following.is_all() {
-        return None;
-    }
-    let command = match following.is_broken {
-        true => again,
-        false => Command::Go { dir, copy, steps, changes },
-    };
-    Some(after(source.shard(), command, target.shard()))
-}
-
 /// A directory for which there is no room takes changes again instead.
 fn or_change_again(
     all: &AllShards<'_>,
@@ -312,23 +203,6 @@ fn or_change_again(
             by_and_by(source.shard(), again)
         }
     }
-}
-
-/// That changes are told, once there are many of them: they are kept no more.
-fn tell(
-    all: &AllShards<'_>,
-    source: &Namespace,
-    name: &str,
-    copying: &Copying,
-) -> Option<Unfinished> {
-    let (target, _, _, there) = target(all, source, name, copying)?;
-    let heard = there?.following.heard;
-    let many = (CHANGES_MAX.size() as u64 / 8).max(1);
-    if heard < copying.told + many || heard > copying.total() {
-        return None;
-    }
-    let copied = Command::Copied { dir: format!("/{name}"), copy: copying.at, through: heard };
-    Some(after(source.shard(), copied, target.shard()))
 }
 
 /// Refuses to hold a directory still for which there may be no room then: it takes changes until there is.

@@ -70,7 +70,19 @@ impl Namespace {
             Rename { from, to, .. } if is_top(to) => vec![gone(from), gone(to)],
             Rename { from, to, .. } => vec![gone(from), Touch::SetAll { path: to }],
             Forward { dir, .. } => vec![Touch::End { name: top(dir) }],
-            _ => Vec::new(),
+            // Where bytes are, of names that stay as they are; a file that begins has none.
+            Begin { .. } | BeginRewrite { .. } | Rewrite { .. } | Abandon { .. } => Vec::new(),
+            AllocateChunk { .. } | SealChunk { .. } | CloseChunk { .. } | AdoptChunk { .. } => {
+                Vec::new()
+            }
+            AllocateCopies { .. } | AddReplica { .. } | DropReplica { .. } => Vec::new(),
+            SwitchReplicas { .. } | SwitchGeneration { .. } | RaiseCopies { .. } => Vec::new(),
+            Reclaim { .. } | Unlink { .. } | Release { .. } | FreeChunk { .. } => Vec::new(),
+            // Moves themselves, and what others know of them.
+            AddShard { .. } | Own { .. } | Behind { .. } | Freeze { .. } => Vec::new(),
+            Take { .. } | Depart { .. } | Arrive { .. } | Discard { .. } => Vec::new(),
+            Forget { .. } | LetGo { .. } | LetGone { .. } => Vec::new(),
+            Copy { .. } | Step { .. } | Copied { .. } | Still { .. } | Go { .. } => Vec::new(),
         }
     }
 

@@ -1,15 +1,15 @@
 //! Many items in one request: each is read or written by itself.
 
 use super::items::{TOO_LARGE, check_item, check_paths};
-use super::{Api, Consumed, read_units, write_units};
+use super::{Api, Consumed, Open, Units, read_units};
+use crate::answer::{Answer, Items, is_full, no_memory};
 use crate::expression::path::{Path, project};
 use crate::expression::projection;
 use crate::fault::{Fault, Result, Type};
 use crate::form;
 use crate::json;
 use crate::request::Request;
-use crate::rows::Expect;
-use crate::table::NAME_PATTERN;
+use crate::table::{NAME_PATTERN, Table};
 use crate::value::{Item, item_bytes};
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
@@ -37,6 +37,7 @@ struct Write<'a> {
     given: &'a Json,
     key: Vec<u8>,
     item: Option<Item>,
+    open: Open,
 }
 
 fn names_told(request: &mut Request<'_>, names: &Map<String, Json>) {
@@ -72,11 +73,11 @@ fn is_for_later(fault: &Fault) -> bool {
 }
 
 impl Api {
-    pub(super) async fn batch_get(&self, mut request: Request<'_>) -> Result<Json> {
+    pub(super) async fn batch_get(&self, mut request: Request<'_>) -> Result<Answer> {
         let consumed = Consumed::of(&mut request)?;
         let all = reads_of(&mut request)?;
-        let mut found_bytes = 0;
-        let mut answer = json!({"Responses": {}, "UnprocessedKeys": {}});
+        let (mut found_bytes, mut text_bytes) = (0, 0);
+        let (mut responses, mut unprocessed) = (Vec::new(), Map::new());
         let mut units = Vec::new();
         let mut tables = Vec::new();
         for reads in &all {
@@ -86,9 +87,9 @@ impl Api {
             tables.push(keys.collect::<Result<Vec<_>>>()?);
         }
         for (reads, keys) in all.iter().zip(tables) {
-            let (mut shown, mut left, mut sum) = (Vec::new(), Vec::new(), 0.0);
+            let (mut shown, mut left, mut sum) = (Items::new(&self.budget), Vec::new(), 0.0);
             for ((given, _), key) in reads.keys.iter().zip(keys) {
-                if found_bytes >= ANSWER_BYTES_MAX {
+                if found_bytes >= ANSWER_BYTES_MAX || is_full(text_bytes + shown.bytes()) {
                     left.push((*given).clone());
                     continue;
                 }
@@ -101,23 +102,34 @@ impl Api {
                     item => item?,
                 };
                 let bytes = item.as_ref().map_or(0, item_bytes);
-                sum += read_units(bytes, reads.consistent);
-                found_bytes += bytes;
                 if let Some(item) = item {
                     let part = reads.wanted.as_ref().map(|paths| project(paths, &item));
-                    shown.push(json::from_item(part.as_ref().unwrap_or(&item)));
+                    match shown.push(part.as_ref().unwrap_or(&item)) {
+                        true => {}
+                        false if found_bytes > 0 => {
+                            left.push((*given).clone());
+                            continue;
+                        }
+                        false => return Err(no_memory()),
+                    }
                 }
+                sum += read_units(bytes, reads.consistent);
+                found_bytes += bytes;
             }
-            answer["Responses"][reads.table] = json!(shown);
+            text_bytes += shown.bytes();
+            responses.push((reads.table, shown));
             if !left.is_empty() {
                 let mut rest = reads.given.clone();
                 rest.insert("Keys".into(), json!(left));
-                answer["UnprocessedKeys"][reads.table] = Json::Object(rest);
+                unprocessed.insert(reads.table.to_owned(), Json::Object(rest));
             }
-            units.push(consumed.tell(reads.table, sum));
+            units.push(consumed.tell(reads.table, &Units::of_table(sum)));
         }
+        let mut answer = Answer::new(&self.budget);
+        answer.put_items_by_name("Responses", responses);
+        answer.put("UnprocessedKeys", &Json::Object(unprocessed));
         if consumed.is_wanted() {
-            answer["ConsumedCapacity"] = json!(units);
+            answer.put("ConsumedCapacity", &json!(units));
         }
         Ok(answer)
     }
@@ -145,13 +157,23 @@ impl Api {
         }
         let writes = self.writes_of(parts).await?;
         let mut answer = json!({"UnprocessedItems": {}});
-        let mut units: Vec<(&str, f64)> = Vec::new();
+        let mut units: Vec<(&str, Units)> = Vec::new();
         let mut is_any_done = false;
         for write in writes {
-            let bytes = write.item.as_ref().map(form::to_bytes);
-            let done = self.rows.write(write.table, &write.key, bytes, Expect::Any).await;
-            match done.map_err(Fault::from) {
-                Ok(_) => is_any_done = true,
+            let decide = |table: &Table, old: Option<&Item>| {
+                let new = write.item.as_ref();
+                let told = consumed.is_wanted().then(|| Units::of_write(table, old, new));
+                Ok((new.cloned(), told.unwrap_or_default()))
+            };
+            let done = match &write.item {
+                Some(item) if !consumed.is_wanted() => {
+                    let put = self.put(write.open, &write.key, item).await;
+                    put.map(|()| Units::default())
+                }
+                _ => self.change(write.open, &write.key, decide).await,
+            };
+            let more = match done {
+                Ok(more) => more,
                 Err(fault) if is_any_done && is_for_later(&fault) => {
                     let left = &mut answer["UnprocessedItems"][write.table];
                     match left {
@@ -161,15 +183,15 @@ impl Api {
                     continue;
                 }
                 Err(fault) => return Err(fault),
-            }
-            let more = write_units(None, write.item.as_ref());
+            };
+            is_any_done = true;
             match units.iter_mut().find(|(name, _)| *name == write.table) {
-                Some((_, sum)) => *sum += more,
+                Some((_, sum)) => sum.add(more),
                 None => units.push((write.table, more)),
             }
         }
         if consumed.is_wanted() {
-            let told = units.iter().map(|(name, sum)| consumed.tell(name, *sum));
+            let told = units.iter().map(|(name, sum)| consumed.tell(name, sum));
             answer["ConsumedCapacity"] = told.collect();
         }
         Ok(answer)
@@ -210,7 +232,8 @@ impl Api {
             if !seen.insert((name, key.clone())) {
                 return Err(Fault::validation(DUPLICATES));
             }
-            writes.push(Write { table: name, given, key, item: is_put.then_some(item) });
+            let (item, open) = (is_put.then_some(item), table.clone());
+            writes.push(Write { table: name, given, key, item, open });
         }
         Ok(writes)
     }

@@ -1,18 +1,17 @@
 //! Operations on one item.
 
-use super::{Api, Consumed, read_units, write_units};
+use super::{Api, Consumed, Units, read_units};
+use crate::answer::{Answer, room};
 use crate::expression::condition::{self, Condition};
 use crate::expression::path::{Path, project};
 use crate::expression::update::{self, Update};
 use crate::expression::{Placeholders, projection};
 use crate::fault::{Fault, Result, Type};
-use crate::form;
-use crate::json::{self, Read};
+use crate::index::Index;
+use crate::json::Read;
 use crate::request::Request;
-use crate::rows::Expect;
-use crate::table::Table;
+use crate::table::{KeyAttribute, Table};
 use crate::value::{ITEM_BYTES_MAX, Item, NESTING_MAX, Value, item_bytes};
-use serde_json::{Value as Json, json};
 
 /// What a write may return of the item.
 const RETURNS: [&str; 5] = ["NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"];
@@ -38,7 +37,7 @@ impl<'a> Write<'a> {
             returns_on_failure: request.word(on_failure, &["NONE", "ALL_OLD"])? == "ALL_OLD",
             consumed: Consumed::of(request)?,
         };
-        // Collections are measured for local indexes alone, which no table has.
+        // Nobody measures collections.
         request.word("ReturnItemCollectionMetrics", &["NONE", "SIZE"])?;
         request.check()?;
         Ok(write)
@@ -61,12 +60,17 @@ impl<'a> Write<'a> {
         Err(Fault { item, ..Fault::new(kind, "The conditional request failed") })
     }
 
-    fn answer(&self, attributes: Option<Item>, units: f64) -> Json {
-        let mut answer = json!({});
+    fn answer(
+        &self,
+        mut answer: Answer,
+        attributes: Option<Item>,
+        table: &Table,
+        (old, new): (Option<&Item>, Option<&Item>),
+    ) -> Answer {
         if let Some(attributes) = attributes {
-            answer["Attributes"] = json::from_item(&attributes);
+            answer.put_item("Attributes", &attributes);
         }
-        self.consumed.add(&mut answer, self.table, units);
+        self.consumed.add(&mut answer, self.table, || Units::of_write(table, old, new));
         answer
     }
 
@@ -76,7 +80,7 @@ impl<'a> Write<'a> {
 }
 
 /// The condition of a request.
-fn condition_of(
+pub(super) fn condition_of(
     request: &Request<'_>,
     placeholders: &mut Placeholders,
 ) -> Result<Option<Condition>> {
@@ -84,18 +88,24 @@ fn condition_of(
     text.map(|text| condition::parse("ConditionExpression", text, placeholders)).transpose()
 }
 
-/// Refuses paths that lead into attributes of the key.
+/// Refuses paths that lead into attributes of the table's key, or of an index's.
 pub(super) fn check_paths(table: &Table, visit: impl FnOnce(&mut dyn FnMut(&Path))) -> Result<()> {
     let mut wrong = None;
     visit(&mut |path| {
-        if path.is_nested() && table.keys().any(|key| key.name == path.head()) {
-            wrong.get_or_insert_with(|| path.head().to_owned());
+        let is_key = |key: &KeyAttribute| key.name == path.head();
+        if !path.is_nested() {
+            return;
+        }
+        if table.keys().any(is_key) {
+            wrong.get_or_insert_with(|| format!("Key: {}", path.head()));
+        } else if table.indexes.iter().flat_map(Index::keys).any(is_key) {
+            wrong.get_or_insert_with(|| format!("IndexKey: {}", path.head()));
         }
     });
     match wrong {
-        Some(name) => Err(Fault::validation(format!(
+        Some(which) => Err(Fault::validation(format!(
             "Key attributes must be scalars; list random access '[]' and map lookup '.' are not \
-             allowed: Key: {name}"
+             allowed: {which}"
         ))),
         None => Ok(()),
     }
@@ -118,7 +128,7 @@ pub(super) fn check_item(item: &Item, too_large: &str) -> Result<()> {
 pub(super) const TOO_LARGE: &str = "Item size has exceeded the maximum allowed size";
 
 impl Api {
-    pub(super) async fn get_item(&self, mut request: Request<'_>) -> Result<Json> {
+    pub(super) async fn get_item(&self, mut request: Request<'_>) -> Result<Answer> {
         let name = request.table()?;
         let key = request.needed_item("Key")?;
         let consistent = request.truth("ConsistentRead")?.unwrap_or(false);
@@ -133,17 +143,17 @@ impl Api {
         let bytes = table.key_of(&key)?;
         check_paths(&table, |visit| wanted.iter().flatten().for_each(visit))?;
         let item = self.read(name, &bytes, consistent).await?;
-        let units = read_units(item.as_ref().map_or(0, item_bytes), consistent);
-        let mut answer = json!({});
+        let bytes = item.as_ref().map_or(0, item_bytes);
+        let mut answer = Answer::new(&self.budget);
         if let Some(item) = item {
-            let shown = wanted.map_or_else(|| item.clone(), |paths| project(&paths, &item));
-            answer["Item"] = json::from_item(&shown);
+            let part = wanted.as_ref().map(|paths| project(paths, &item));
+            room(answer.offer_item("Item", part.as_ref().unwrap_or(&item)))?;
         }
-        consumed.add(&mut answer, name, units);
+        consumed.add(&mut answer, name, || Units::of_table(read_units(bytes, consistent)));
         Ok(answer)
     }
 
-    pub(super) async fn put_item(&self, mut request: Request<'_>) -> Result<Json> {
+    pub(super) async fn put_item(&self, mut request: Request<'_>) -> Result<Answer> {
         let write = Write::read(&mut request, "Item")?;
         let mut placeholders = request.placeholders(&["ConditionExpression"])?;
         let item = write.item.clone().checked()?;
@@ -154,21 +164,21 @@ impl Api {
         let table = self.table(write.table).await?;
         check_paths(&table, |visit| condition.iter().for_each(|c| c.visit(visit)))?;
         let key = table.key_of_item(&item)?;
-        if condition.is_none() && write.returns == "NONE" && !write.consumed.is_wanted() {
-            // Nothing hangs on what is there.
-            let bytes = form::to_bytes(&item);
-            self.rows.write(write.table, &key, Some(bytes), Expect::Any).await?;
-            return Ok(json!({}));
+        let is_alone = condition.is_none() && write.returns == "NONE";
+        if is_alone && !write.consumed.is_wanted() {
+            // Nothing hangs on what is there, unless there are indexes.
+            return self.put(table, &key, &item).await.map(|()| Answer::new(&self.budget));
         }
-        let decide = |old: Option<&Item>| {
+        let decide = |table: &Table, old: Option<&Item>| {
             write.check_condition(condition.as_ref(), old)?;
-            let answer = write.answer(write.old(old), write_units(old, Some(&item)));
+            let answer = Answer::new(&self.budget);
+            let answer = write.answer(answer, write.old(old), table, (old, Some(&item)));
             Ok((Some(item.clone()), answer))
         };
-        self.change(write.table, &key, decide).await
+        self.change(table, &key, decide).await
     }
 
-    pub(super) async fn delete_item(&self, mut request: Request<'_>) -> Result<Json> {
+    pub(super) async fn delete_item(&self, mut request: Request<'_>) -> Result<Answer> {
         let write = Write::read(&mut request, "Key")?;
         let mut placeholders = request.placeholders(&["ConditionExpression"])?;
         let key = write.item.clone().checked()?;
@@ -178,14 +188,15 @@ impl Api {
         let table = self.table(write.table).await?;
         check_paths(&table, |visit| condition.iter().for_each(|c| c.visit(visit)))?;
         let key = table.key_of(&key)?;
-        let decide = |old: Option<&Item>| {
+        let decide = |table: &Table, old: Option<&Item>| {
             write.check_condition(condition.as_ref(), old)?;
-            Ok((None, write.answer(write.old(old), write_units(old, None))))
+            let answer = Answer::new(&self.budget);
+            Ok((None, write.answer(answer, write.old(old), table, (old, None))))
         };
-        self.change(write.table, &key, decide).await
+        self.change(table, &key, decide).await
     }
 
-    pub(super) async fn update_item(&self, mut request: Request<'_>) -> Result<Json> {
+    pub(super) async fn update_item(&self, mut request: Request<'_>) -> Result<Answer> {
         let write = Write::read(&mut request, "Key")?;
         let expressions = ["UpdateExpression", "ConditionExpression"];
         let mut placeholders = request.placeholders(&expressions)?;
@@ -203,7 +214,7 @@ impl Api {
             condition.iter().for_each(|c| c.visit(visit));
         })?;
         let paths = update.paths();
-        let decide = |old: Option<&Item>| {
+        let decide = |table: &Table, old: Option<&Item>| {
             write.check_condition(condition.as_ref(), old)?;
             let mut item = old.unwrap_or(&key).clone();
             update.apply(&mut item)?;
@@ -215,14 +226,15 @@ impl Api {
                 "UPDATED_NEW" => Some(project(&paths, &item)),
                 _ => None,
             };
-            let answer = write.answer(attributes, write_units(old, Some(&item)));
+            let answer = Answer::new(&self.budget);
+            let answer = write.answer(answer, attributes, table, (old, Some(&item)));
             Ok((Some(item), answer))
         };
-        self.change(write.table, &bytes, decide).await
+        self.change(table, &bytes, decide).await
     }
 }
 
-fn check_update(table: &Table, update: &Update) -> Result<()> {
+pub(super) fn check_update(table: &Table, update: &Update) -> Result<()> {
     let changes = |name: &str| update.actions.iter().any(|(path, _)| path.head() == name);
     match table.keys().find(|key| changes(&key.name)) {
         Some(key) => Err(Fault::validation(format!(

@@ -1,21 +1,25 @@
 //! Queries and scans: pages of items of a range of keys.
 
 use super::items::check_paths;
-use super::{Api, Consumed, read_units};
+use super::{Api, Consumed, Open, Units, read_units};
+use crate::answer::{Answer, Items, no_memory};
 use crate::expression::condition::{self, Condition};
 use crate::expression::path::{Path, project};
 use crate::expression::{Placeholders, projection};
 use crate::fault::{Fault, Result};
 use crate::form;
-use crate::json::{self, Read};
+use crate::index::{Index, Projection, Status};
+use crate::json::Read;
 use crate::key::segment_start;
 use crate::range::{Keys, Range};
 use crate::request::Request;
 use crate::rows::Span;
-use crate::table::Table;
-use crate::value::{Item, item_bytes};
+use crate::table::KeyAttribute;
+use crate::value::{Item, Value, item_bytes};
 use holdfast_base::ordered;
-use serde_json::{Value as Json, json};
+use holdfast_env::planted;
+use serde_json::json;
+use std::collections::BTreeSet;
 
 /// Bytes of items that one page looks at.
 const PAGE_BYTES: usize = 1 << 20;
@@ -99,25 +103,121 @@ impl<'a> Asked<'a> {
         Err(Fault::validation(why))
     }
 
-    fn check_paths(&self, table: &Table) -> Result<()> {
-        check_paths(table, |visit| {
+    fn check_paths(&self, over: &Over) -> Result<()> {
+        check_paths(&over.table, |visit| {
             self.wanted.iter().flatten().for_each(&mut *visit);
             self.filter.iter().for_each(|filter| filter.visit(visit));
         })
     }
 }
 
-fn no_index(request: &Request<'_>) -> Result<()> {
-    match request.text("IndexName")? {
-        Some(index) => {
-            Err(Fault::validation(format!("The table does not have the specified index: {index}")))
+/// What is read: a table, or one of its indexes.
+struct Over {
+    table: Open,
+    index: Option<Index>,
+}
+
+impl Over {
+    fn of(table: Open, asked: &Asked<'_>, request: &Request<'_>) -> Result<Over> {
+        let Some(name) = request.text("IndexName")? else { return Ok(Over { table, index: None }) };
+        let index = table.index(name).filter(|index| index.status() != Status::Deleting);
+        let Some(index) = index.cloned() else {
+            let why = format!("The table does not have the specified index: {name}");
+            return Err(Fault::validation(why));
+        };
+        if index.status() == Status::Creating && !planted!("dynamo.index-shown-early") {
+            let why = format!("Cannot read from backfilling global secondary index: {name}");
+            return Err(Fault::validation(why));
         }
-        None => Ok(()),
+        if index.global.is_some() && asked.consistent {
+            let why = "Consistent reads are not supported on global secondary indexes";
+            return Err(Fault::validation(why));
+        }
+        Ok(Over { table, index: Some(index) })
+    }
+
+    fn index(&self) -> Option<&Index> {
+        self.index.as_ref()
+    }
+
+    /// The attributes by which rows lie: side by side by the first, ordered by the other.
+    fn by(&self) -> (&KeyAttribute, Option<&KeyAttribute>) {
+        match self.index() {
+            Some(index) => (&index.partition, index.sort.as_ref()),
+            None => (&self.table.partition, self.table.sort.as_ref()),
+        }
+    }
+
+    /// All attributes of a key that one may go on behind.
+    fn keys(&self) -> BTreeSet<&str> {
+        let keys = self.table.keys().chain(self.index().into_iter().flat_map(Index::keys));
+        keys.map(|key| key.name.as_str()).collect()
+    }
+
+    /// The bytes of a key to go on behind.
+    fn key_of(&self, start: &Item) -> Result<Vec<u8>> {
+        let Some(index) = self.index() else { return self.table.key_of(start) };
+        let is_right =
+            |key: &KeyAttribute| start.get(&key.name).is_some_and(|v| v.kind() == key.kind);
+        let fits = self.table.keys().chain(index.keys()).all(is_right);
+        let key =
+            index.key(&self.table, start).filter(|_| fits && start.len() == self.keys().len());
+        key.ok_or_else(|| Fault::validation("The provided key element does not match the schema"))
+    }
+
+    /// The key of an item, to go on behind it.
+    fn key_in(&self, item: &Item) -> Item {
+        let keys = self.keys();
+        let is_key = |(name, _): &(&String, &Value)| keys.contains(name.as_str());
+        item.iter().filter(is_key).map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// Whether more is asked for than the index holds: then items are looked up.
+    fn lacks(&self, asked: &Asked<'_>) -> bool {
+        let Some(index) = self.index() else { return false };
+        let mut lacks = asked.select == "ALL_ATTRIBUTES" && index.projection != Projection::All;
+        let mut visit = |path: &Path| lacks |= !index.has(&self.table, path.head());
+        asked.wanted.iter().flatten().for_each(&mut visit);
+        asked.filter.iter().for_each(|filter| filter.visit(&mut visit));
+        lacks
+    }
+
+    /// Refuses to look items up for a global index, as DynamoDB does.
+    fn check_lacks(&self, asked: &Asked<'_>) -> Result<()> {
+        let Some(index) = self.index().filter(|index| index.global.is_some()) else {
+            return Ok(());
+        };
+        let (mut wanted, mut filtered) = (Vec::new(), Vec::new());
+        let missing = |missing: &mut Vec<String>, path: &Path| {
+            if !index.has(&self.table, path.head()) && !missing.iter().any(|m| m == path.head()) {
+                missing.push(path.head().to_owned());
+            }
+        };
+        asked.wanted.iter().flatten().for_each(|path| missing(&mut wanted, path));
+        let filter = asked.filter.iter();
+        filter.for_each(|filter| filter.visit(&mut |path| missing(&mut filtered, path)));
+        let name = &index.name;
+        let why = if asked.select == "ALL_ATTRIBUTES" && index.projection != Projection::All {
+            format!(
+                "Select type ALL_ATTRIBUTES is not supported for global secondary index {name} because its projection \
+                 type is not ALL"
+            )
+        } else if !wanted.is_empty() {
+            format!("Global secondary index {name} does not project [{}]", wanted.join(", "))
+        } else if !filtered.is_empty() {
+            format!(
+                "Secondary index {name} does not project one or more filter attributes: [{}]",
+                filtered.join(", ")
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Fault::validation(format!("One or more parameter values were invalid: {why}")))
     }
 }
 
 impl Api {
-    pub(super) async fn query(&self, mut request: Request<'_>) -> Result<Json> {
+    pub(super) async fn query(&self, mut request: Request<'_>) -> Result<Answer> {
         let mut asked = Asked::read(&mut request)?;
         let forward = request.truth("ScanIndexForward")?.unwrap_or(true);
         request.check()?;
@@ -134,29 +234,31 @@ impl Api {
         asked.parse(&request, placeholders)?;
         let keys = Keys::of(&keys)?;
         asked.check_select(&request)?;
-        let table = self.table(asked.table).await?;
-        no_index(&request)?;
+        let over = Over::of(self.table(asked.table).await?, &asked, &request)?;
+        let names = over.keys();
         if let Some(start) = &start
-            && (start.len() != table.keys().count()
-                || table.keys().any(|key| !start.contains_key(&key.name)))
+            && (start.len() != names.len() || names.iter().any(|name| !start.contains_key(*name)))
         {
             return Err(Fault::validation(START));
         }
-        let mut range = keys.range(&table)?;
-        asked.check_paths(&table)?;
-        check_filter(&table, asked.filter.as_ref())?;
+        let mut range = keys.range(&over.table, over.index())?;
+        asked.check_paths(&over)?;
+        check_filter(&over, asked.filter.as_ref())?;
+        over.check_lacks(&asked)?;
         if let Some(start) = start {
-            keys.check_start(&table, &start, &range)?;
-            let key = table.key_of(&start)?;
+            let key = over
+                .key_of(&start)
+                .map_err(|fault| Fault::validation(format!("{START}: {}", fault.message)))?;
+            keys.check_start(over.by().1, &key, &range)?;
             match forward {
                 true => range.from = ordered::next(&key),
                 false => range.to = Some(key),
             }
         }
-        self.page(&asked, &table, range, forward).await
+        self.page(&asked, &over, range, forward).await
     }
 
-    pub(super) async fn scan(&self, mut request: Request<'_>) -> Result<Json> {
+    pub(super) async fn scan(&self, mut request: Request<'_>) -> Result<Answer> {
         let mut asked = Asked::read(&mut request)?;
         let segment = request.number("Segment", 0, SEGMENTS_MAX - 1)?;
         let segments = request.number("TotalSegments", 1, SEGMENTS_MAX)?;
@@ -167,11 +269,10 @@ impl Api {
         let segment = segment_of(segment, segments)?;
         asked.parse(&request, placeholders)?;
         asked.check_select(&request)?;
-        let table = self.table(asked.table).await?;
-        no_index(&request)?;
+        let over = Over::of(self.table(asked.table).await?, &asked, &request)?;
         let mut range = segment_range(segment);
         if let Some(start) = start {
-            let key = table
+            let key = over
                 .key_of(&start)
                 .map_err(|fault| Fault::validation(format!("{START}: {}", fault.message)))?;
             if key < range.from || range.to.as_ref().is_some_and(|to| key >= *to) {
@@ -183,25 +284,30 @@ impl Api {
             }
             range.from = ordered::next(&key);
         }
-        asked.check_paths(&table)?;
-        self.page(&asked, &table, range, true).await
+        asked.check_paths(&over)?;
+        over.check_lacks(&asked)?;
+        self.page(&asked, &over, range, true).await
     }
 
-    /// Items of a range until the limit, or the page's bytes, are reached.
+    /// Items of a range until the limit, or the page's bytes, are reached; or there is no memory for more.
     async fn page(
         &self,
         asked: &Asked<'_>,
-        table: &Table,
+        over: &Over,
         range: Range,
         forward: bool,
-    ) -> Result<Json> {
+    ) -> Result<Answer> {
         let limit = asked.limit.unwrap_or(usize::MAX);
-        let (mut scanned, mut count, mut bytes) = (0, 0, 0);
-        let mut items = Vec::new();
-        let mut last = None;
+        let (mut scanned, mut count, mut bytes) = (0, 0usize, 0);
+        let (mut row_bytes, mut looked_up) = (0, 0.0);
+        let mut items = Items::new(&self.budget);
+        let (mut before, mut last) = (None, None);
         let Range { from, to } = range;
         let rows_max = ROWS_MAX.min(limit);
-        let mut span = Span { from, to, backwards: !forward, rows_max, bytes_max: PAGE_BYTES };
+        let index = over.index().map(|index| index.number);
+        let lacks = over.lacks(asked);
+        let (backwards, bytes_max) = (!forward, PAGE_BYTES);
+        let mut span = Span { index, from, to, backwards, rows_max, bytes_max };
         'page: while span.to.as_ref().is_none_or(|to| span.from < *to) {
             span.rows_max = ROWS_MAX.min(limit - scanned);
             span.bytes_max = PAGE_BYTES - bytes;
@@ -212,42 +318,60 @@ impl Api {
                 false => span.to = Some(end.clone()),
             }
             for (_, row) in rows {
-                let item = form::from_bytes(&row)?;
-                scanned += 1;
-                bytes += item_bytes(&item);
-                let is_full = scanned >= limit || bytes >= PAGE_BYTES;
-                if is_full {
-                    last = Some(table.key_in(&item));
+                let mut item = form::from_bytes(&row)?;
+                row_bytes += item_bytes(&item);
+                if lacks {
+                    let key = over.table.key_of(&over.table.key_in(&item))?;
+                    // One that went meanwhile is not there.
+                    let Some(whole) = self.read(asked.table, &key, asked.consistent).await? else {
+                        continue;
+                    };
+                    item = whole;
+                    looked_up += read_units(item_bytes(&item), asked.consistent);
                 }
-                if asked.filter.as_ref().is_none_or(|filter| filter.holds(&item)) {
-                    count += 1;
-                    if asked.select != "COUNT" {
-                        let part = asked.wanted.as_ref().map(|paths| project(paths, &item));
-                        items.push(json::from_item(part.as_ref().unwrap_or(&item)));
+                let holds = asked.filter.as_ref().is_none_or(|filter| filter.holds(&item));
+                if holds && asked.select != "COUNT" {
+                    let part = asked.wanted.as_ref().map(|paths| project(paths, &item));
+                    if !items.push(part.as_ref().unwrap_or(&item)) {
+                        last = Some(over.key_in(before.as_ref().ok_or_else(no_memory)?));
+                        break 'page;
                     }
                 }
-                if is_full {
+                scanned += 1;
+                count += usize::from(holds);
+                bytes += item_bytes(&item);
+                if scanned >= limit || bytes >= PAGE_BYTES || items.is_full() {
+                    last = Some(over.key_in(&item));
                     break 'page;
                 }
+                before = Some(item);
             }
         }
-        let mut answer = json!({"Count": count, "ScannedCount": scanned});
+        let mut answer = Answer::new(&self.budget);
+        answer.put("Count", &json!(count));
+        answer.put("ScannedCount", &json!(scanned));
         if asked.select != "COUNT" {
-            answer["Items"] = Json::Array(items);
+            answer.put_items("Items", items);
         }
         if let Some(last) = last {
-            answer["LastEvaluatedKey"] = json::from_item(&last);
+            answer.put_item("LastEvaluatedKey", &last);
         }
-        asked.consumed.add(&mut answer, asked.table, read_units(bytes, asked.consistent));
+        let units = read_units(row_bytes, asked.consistent);
+        asked.consumed.add(&mut answer, asked.table, || match over.index() {
+            Some(index) => Units::of_table(looked_up).of_index(index, units),
+            None => Units::of_table(units),
+        });
         Ok(answer)
     }
 }
 
-fn check_filter(table: &Table, filter: Option<&Condition>) -> Result<()> {
+fn check_filter(over: &Over, filter: Option<&Condition>) -> Result<()> {
     let mut wrong = None;
+    let (partition, sort) = over.by();
+    let keys = || [partition].into_iter().chain(sort);
     if let Some(filter) = filter {
         filter.visit(&mut |path| {
-            if let Some(key) = table.keys().find(|key| key.name == path.head()) {
+            if let Some(key) = keys().find(|key| key.name == path.head()) {
                 wrong.get_or_insert_with(|| key.name.clone());
             }
         });

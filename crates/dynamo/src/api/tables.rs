@@ -1,11 +1,14 @@
 //! Operations on tables.
 
-use super::Api;
+mod indexes;
+mod update;
+
+use super::{ATTEMPTS_MAX, Api};
 use crate::fault::{Fault, Result, Type};
 use crate::json;
 use crate::request::Request;
 use crate::rows::{Expect, Written};
-use crate::table::{KeyAttribute, Table};
+use crate::table::{GLOBAL_FROM, KeyAttribute, Table};
 use serde_json::{Value as Json, json};
 
 /// What no table of this store has.
@@ -30,31 +33,38 @@ pub fn limits() -> Json {
     })
 }
 
+/// Refuses what no table of this store has.
+fn refuse(request: &Request<'_>) -> Result<()> {
+    for name in REFUSED {
+        let asks = match request.get(name) {
+            None => false,
+            // What says that there is none is no wish.
+            Some(Json::Array(list)) => !list.is_empty(),
+            Some(Json::Object(map)) => map
+                .iter()
+                .any(|(name, value)| name.ends_with("nabled") && *value == Json::Bool(true)),
+            Some(other) => *other != Json::String("STANDARD".into()),
+        };
+        if asks {
+            return Err(Fault::validation(format!(
+                "The parameter '{name}' is not supported by Holdfast"
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn invalid(why: impl std::fmt::Display) -> Fault {
     Fault::validation(format!("One or more parameter values were invalid: {why}"))
 }
 
 impl Api {
     pub(super) async fn create_table(&self, mut request: Request<'_>) -> Result<Json> {
-        for name in REFUSED {
-            let asks = match request.get(name) {
-                None => false,
-                // What says that there is none is no wish.
-                Some(Json::Array(list)) => !list.is_empty(),
-                Some(Json::Object(map)) => map
-                    .iter()
-                    .any(|(name, value)| name.ends_with("nabled") && *value == Json::Bool(true)),
-                Some(other) => *other != Json::String("STANDARD".into()),
-            };
-            if asks {
-                return Err(Fault::validation(format!(
-                    "The parameter '{name}' is not supported by Holdfast"
-                )));
-            }
-        }
+        refuse(&request)?;
         let name = request.table()?;
         let billing = request.word("BillingMode", &["PROVISIONED", "PAY_PER_REQUEST"])?;
-        let throughput = throughput(&mut request, billing == "PAY_PER_REQUEST")?;
+        let is_by_request = billing == "PAY_PER_REQUEST";
+        let throughput = throughput(&mut request, is_by_request)?;
         let definitions = pairs(&mut request, "AttributeDefinitions", "AttributeType")?;
         let schema = pairs(&mut request, "KeySchema", "KeyType")?;
         for (at, (_, kind)) in definitions.iter().enumerate() {
@@ -76,16 +86,23 @@ impl Api {
                 "Member must have length less than or equal to 2",
             );
         }
+        let given = indexes::read(&mut request)?;
         request.check()?;
         let throughput = throughput.checked()?;
-        let (partition, sort) = keys(&definitions, &schema)?;
+        let (partition, sort) = keys(&definitions, &schema, given.is_some())?;
         let id = [self.rng.next_u64(), self.rng.next_u64()].map(|half| format!("{half:016x}"));
         let id = id.concat();
         let id =
             format!("{}-{}-4{}-{}-{}", &id[..8], &id[8..12], &id[13..16], &id[16..20], &id[20..]);
         let created_ms = self.clock.unix_ms();
-        let name = name.to_owned();
-        let table = Table { name, id, created_ms, partition, sort, throughput, ttl: None };
+        let (name, ttl, indexes) = (name.to_owned(), None, Vec::new());
+        let next_index = GLOBAL_FROM;
+        let mut table =
+            Table { name, id, created_ms, partition, sort, throughput, ttl, indexes, next_index };
+        if let Some(given) = given {
+            indexes::check(&mut table, &definitions, given)?;
+            self.check_together().await?;
+        }
         match self.rows.set_table(&table.name, Some(table.to_bytes()), Expect::Absent).await? {
             Written::Done => Ok(json!({"TableDescription": table.describe("ACTIVE")})),
             Written::Mismatch => Err(Fault::new(
@@ -122,11 +139,8 @@ impl Api {
     pub(super) async fn delete_table(&self, mut request: Request<'_>) -> Result<Json> {
         let name = request.table()?;
         request.check()?;
-        let (version, table) = self.named(name).await?;
-        match self.rows.set_table(name, None, Expect::Version(version)).await? {
-            Written::Done => Ok(json!({"TableDescription": table.describe("DELETING")})),
-            Written::Mismatch => Err(in_use(name)),
-        }
+        let (_, table) = self.changed(name, |_| Ok(None)).await?;
+        Ok(json!({"TableDescription": table.describe("DELETING")}))
     }
 
     pub(super) async fn describe_ttl(&self, mut request: Request<'_>) -> Result<Json> {
@@ -169,29 +183,63 @@ impl Api {
         }
         request.check()?;
         let (attribute, enabled) = (attribute.unwrap_or_default(), enabled.unwrap_or(false));
-        let (version, mut table) = self.named(name).await?;
-        match (&table.ttl, enabled) {
-            (Some(_), true) => return Err(Fault::validation("TimeToLive is already enabled")),
-            (None, false) => return Err(Fault::validation("TimeToLive is already disabled")),
-            (Some(now), false) if now != attribute => {
-                return Err(Fault::validation(format!(
-                    "TimeToLive is active on a different AttributeName: current AttributeName is \
-                     {now}"
-                )));
+        let change = |mut table: Table| {
+            match (&table.ttl, enabled) {
+                (Some(_), true) => {
+                    return Err(Fault::validation("TimeToLive is already enabled"));
+                }
+                (None, false) => return Err(Fault::validation("TimeToLive is already disabled")),
+                (Some(now), false) if now != attribute => {
+                    return Err(Fault::validation(format!(
+                        "TimeToLive is active on a different AttributeName: current AttributeName \
+                         is {now}"
+                    )));
+                }
+                _ => {}
             }
-            _ => {}
+            table.ttl = enabled.then(|| attribute.to_owned());
+            Ok(Some(table))
+        };
+        self.changed(name, change).await?;
+        Ok(json!({"TimeToLiveSpecification": wanted}))
+    }
+
+    /// Changes a table's description, to none where it goes: what it is now, and was.
+    async fn changed(
+        &self,
+        name: &str,
+        change: impl Fn(Table) -> Result<Option<Table>> + Send + Sync,
+    ) -> Result<(Option<Table>, Table)> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (version, old) = self.named(name).await?;
+            let new = change(old.clone())?;
+            let (bytes, expect) = (new.as_ref().map(Table::to_bytes), Expect::Version(version));
+            if self.rows.set_table(name, bytes, expect).await? == Written::Done {
+                return Ok((new, old));
+            }
         }
-        table.ttl = enabled.then(|| attribute.to_owned());
-        let expect = Expect::Version(version);
-        match self.rows.set_table(name, Some(table.to_bytes()), expect).await? {
-            Written::Done => Ok(json!({"TimeToLiveSpecification": wanted})),
-            Written::Mismatch => Err(in_use(name)),
+        Err(Fault::new(
+            Type::ResourceInUse,
+            format!(
+                "Attempt to change a resource which is still in use: Table is being updated: {name}"
+            ),
+        ))
+    }
+
+    /// Refuses indexes where an item and its rows would lie apart.
+    async fn check_together(&self) -> Result<()> {
+        match self.rows.is_one().await? {
+            true => Ok(()),
+            false => Err(Fault::validation(
+                "The store was made by an earlier build, of several tablets, and an item cannot be written together \
+                 with its rows in indexes there: make the table without, or in a store that this build makes",
+            )),
         }
     }
 
     /// A table that somebody asks for by its name, with its version.
     async fn named(&self, name: &str) -> Result<(u64, Table)> {
-        match self.rows.table(name).await? {
+        match self.rows.table(name, false).await? {
             Some(found) => Ok((found.version, Table::from_bytes(&found.bytes)?)),
             None => Err(Fault::new(
                 Type::ResourceNotFound,
@@ -201,23 +249,25 @@ impl Api {
     }
 }
 
-fn in_use(name: &str) -> Fault {
-    Fault::new(
-        Type::ResourceInUse,
-        format!(
-            "Attempt to change a resource which is still in use: Table is being updated: {name}"
-        ),
-    )
-}
-
 /// Pairs of an attribute's name and something else of it.
 fn pairs<'a>(request: &mut Request<'a>, name: &str, kind: &str) -> Result<Vec<(&'a str, &'a str)>> {
-    let Some(list) = request.get(name) else {
+    let given = request.get(name);
+    pairs_of(request, name, given, kind)
+}
+
+/// Those of a part of a request.
+fn pairs_of<'a>(
+    request: &mut Request<'a>,
+    name: &str,
+    given: Option<&'a Json>,
+    kind: &str,
+) -> Result<Vec<(&'a str, &'a str)>> {
+    let Some(list) = given else {
         request.tell(None, name, "Member must not be null");
         return Ok(Vec::new());
     };
     let list = json::to_list(list)?;
-    if list.is_empty() && name == "KeySchema" {
+    if list.is_empty() && name.ends_with("eySchema") {
         request.tell(Some("[]"), name, "Member must have length greater than or equal to 1");
     }
     let mut pairs = Vec::new();
@@ -251,9 +301,15 @@ fn throughput(
     let Some(given) = request.get("ProvisionedThroughput") else {
         return read(None, (!is_by_request).then_some(BOTH));
     };
+    let both = units_of(request, "provisionedThroughput", given)?;
+    read(Some(both), is_by_request.then_some(NEITHER))
+}
+
+/// Units of reading and of writing of a part of a request.
+fn units_of<'a>(request: &mut Request<'a>, place: &str, given: &'a Json) -> Result<(i64, i64)> {
     let given = json::to_struct(given, "ProvisionedThroughput")?;
     let mut units = |name: &str| -> Result<i64> {
-        let at = format!("provisionedThroughput.{name}");
+        let at = format!("{place}.{}{}", name[..1].to_ascii_lowercase(), &name[1..]);
         let number = given.get(name).filter(|n| !n.is_null()).map(json::to_integer).transpose()?;
         match number {
             None => request.tell(None, &at, "Member must not be null"),
@@ -266,14 +322,14 @@ fn throughput(
         }
         Ok(number.unwrap_or(0))
     };
-    let both = (units("ReadCapacityUnits")?, units("WriteCapacityUnits")?);
-    read(Some(both), is_by_request.then_some(NEITHER))
+    Ok((units("ReadCapacityUnits")?, units("WriteCapacityUnits")?))
 }
 
 /// The key that definitions and schema describe.
 fn keys(
     definitions: &[(&str, &str)],
     schema: &[(&str, &str)],
+    has_indexes: bool,
 ) -> Result<(KeyAttribute, Option<KeyAttribute>)> {
     if definitions
         .iter()
@@ -314,7 +370,7 @@ fn keys(
             )));
         }
     }
-    if schema.len() != definitions.len() {
+    if schema.len() != definitions.len() && !has_indexes {
         return Err(invalid(
             "Number of attributes in KeySchema does not exactly match number of attributes \
              defined in AttributeDefinitions",

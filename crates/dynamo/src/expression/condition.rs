@@ -365,7 +365,11 @@ fn plain(value: &Value) -> String {
         Value::S(text) => text.clone(),
         Value::N(number) => number.to_string(),
         Value::B(bytes) => base64_simd::STANDARD.encode_to_string(bytes),
-        other => crate::json::from_value(other)[other.kind()].to_string(),
+        other => {
+            let mut out = String::new();
+            crate::json::put_content(&mut out, other);
+            out
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod tests;
 pub mod update;
 
 use crate::fault::{Fault, Result};
-use crate::value::{Item, NESTING_MAX, Value, item_bytes};
+use crate::value::{Item, NAME_BYTES_MAX, NESTING_MAX, Value, item_bytes};
 use lexer::{Lexer, Token};
 use path::{Path, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +55,12 @@ impl Placeholders {
                     "ExpressionAttributeValues contains invalid value: {wrong} for key {key}"
                 )));
             }
+        }
+        if let Some((key, of)) = names.iter().find(|(_, of)| of.len() > NAME_BYTES_MAX) {
+            return Err(Fault::validation(format!(
+                "ExpressionAttributeNames contains invalid value: {} bytes of {NAME_BYTES_MAX}; key: \"{key}\"",
+                of.len()
+            )));
         }
         let bytes = names.values().map(String::len).sum::<usize>() + item_bytes(&values);
         if bytes > PLACEHOLDER_BYTES_MAX {

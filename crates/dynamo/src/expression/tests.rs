@@ -1,5 +1,5 @@
 use super::*;
-use crate::json::{from_item, to_item};
+use crate::json::{put_item, to_item};
 use condition::Condition;
 use serde_json::{Value as Json, json};
 
@@ -161,6 +161,23 @@ fn large_and_deep_expressions_are_refused() {
     assert!(parse(&format!("{} s = :s", "NOT ".repeat(200))).unwrap_err().contains("too deeply"));
     assert!(parse(&format!("{} s = :s", "NOT ".repeat(60))).is_ok());
     assert!(parse(&format!("s{} = :s", ".a".repeat(40))).unwrap_err().contains("nesting"));
+}
+
+/// Two names of a megabyte each, that were the same, took seconds to be told apart in forty paths of thirty steps.
+#[test]
+fn names_that_expressions_refer_to_are_as_long_as_attributes_names() {
+    let named = |bytes: usize| {
+        let names = [("#n".to_owned(), "x".repeat(bytes))].into();
+        Placeholders::new(Some(names), None, |_| None).map(drop).map_err(|fault| fault.message)
+    };
+    assert_eq!(named(65_535), Ok(()));
+    assert!(named(65_536).unwrap_err().contains("65536 bytes of 65535; key: \"#n\""));
+}
+
+fn from_item(item: &Item) -> Json {
+    let mut text = String::new();
+    put_item(&mut text, item);
+    serde_json::from_str(&text).unwrap()
 }
 
 fn updated(text: &str) -> std::result::Result<Item, String> {

@@ -4,20 +4,28 @@
 use holdfast_base::{Error, Kind, Result};
 use holdfast_dynamo::api::Api;
 use holdfast_dynamo::fault::Fault;
-use holdfast_dynamo::rows::{Expect, Rows, Span, Versioned, Written};
-use holdfast_env::{Clock, SeededRng, runtime};
+use holdfast_dynamo::rows::{
+    Expect, GroupDo, GroupWrite, GroupWritten, Place, Rows, Span, Versioned, Written,
+};
+use holdfast_env::{Budget, Clock, SeededRng, runtime};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 type Map<K> = BTreeMap<K, Versioned>;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct State {
     version: u64,
-    tables: Map<String>,
+    pub tables: Map<String>,
     rows: BTreeMap<String, Map<Vec<u8>>>,
+    tokens: Map<String>,
+    /// By table and index.
+    pub indexes: BTreeMap<(String, u8), Map<Vec<u8>>>,
 }
+
+/// Of which table, its key, and its bytes.
+type Row = (String, Vec<u8>, Vec<u8>);
 
 /// All tables, behind one lock.
 #[derive(Default)]
@@ -27,8 +35,22 @@ pub struct Memory {
     pub rows_max: usize,
     /// How many of the next writes find that somebody else was there.
     pub contended: Mutex<usize>,
+    /// What whoever asks is told of a table, if it need not be the newest.
+    pub described: Mutex<Option<Versioned>>,
+    /// Rows that somebody else writes in front of the next groups.
+    pub meanwhile: Mutex<Vec<Row>>,
+    /// Whether no two rows can be written together.
+    pub apart: bool,
     /// How many of the next writes are done before all others are to be sent again.
     pub full_after: Mutex<Option<usize>>,
+}
+
+fn fits(expect: Expect, there: Option<&Versioned>) -> bool {
+    match (expect, there) {
+        (Expect::Any, _) | (Expect::Absent, None) => true,
+        (Expect::Version(version), Some(there)) => there.version == version,
+        _ => false,
+    }
 }
 
 fn put<K: Ord>(
@@ -38,12 +60,7 @@ fn put<K: Ord>(
     expect: Expect,
     version: u64,
 ) -> Written {
-    let fits = match (expect, map.get(&key)) {
-        (Expect::Any, _) | (Expect::Absent, None) => true,
-        (Expect::Version(version), Some(there)) => there.version == version,
-        _ => false,
-    };
-    match (fits, bytes) {
+    match (fits(expect, map.get(&key)), bytes) {
         (false, _) => return Written::Mismatch,
         (true, Some(bytes)) => drop(map.insert(key, Versioned { version, bytes })),
         (true, None) => drop(map.remove(&key)),
@@ -52,6 +69,13 @@ fn put<K: Ord>(
 }
 
 impl Memory {
+    fn check_together(&self, count: usize) -> Result<()> {
+        match self.apart && count > 1 {
+            true => Err(Error::invalid("they lie in several tablets")),
+            false => Ok(()),
+        }
+    }
+
     fn rows<T>(&self, table: &str, use_it: impl FnOnce(&mut Map<Vec<u8>>, u64) -> T) -> Result<T> {
         let mut state = self.state.lock().unwrap();
         state.version += 1;
@@ -87,9 +111,90 @@ impl Rows for Memory {
         self.rows(table, |rows, version| put(rows, key.to_vec(), bytes, expect, version))
     }
 
+    async fn read_group(&self, keys: &[(String, Vec<u8>)]) -> Result<Vec<Option<Versioned>>> {
+        self.check_together(keys.len())?;
+        let read =
+            |(table, key): &(String, Vec<u8>)| self.rows(table, |rows, _| rows.get(key).cloned());
+        keys.iter().map(read).collect()
+    }
+
+    async fn write_group(&self, writes: Vec<GroupWrite>) -> Result<GroupWritten> {
+        self.check_together(writes.len())?;
+        if let Some(left) = self.full_after.lock().unwrap().as_mut() {
+            *left = left.checked_sub(1).ok_or_else(|| Error::new(Kind::Retry, "busy"))?;
+        }
+        // Who writes whatever is there hears of nobody.
+        let is_of_a_version = |write: &GroupWrite| {
+            matches!(write.place, Place::Row(..)) && write.expect != Expect::Any
+        };
+        let mut contended = self.contended.lock().unwrap();
+        if *contended > 0
+            && let Some(at) = writes.iter().position(is_of_a_version)
+        {
+            *contended -= 1;
+            return Ok(GroupWritten::Mismatch(at));
+        }
+        if let Some((table, key, bytes)) = self.meanwhile.lock().unwrap().pop() {
+            self.rows(&table, |rows, version| put(rows, key, Some(bytes), Expect::Any, version))?;
+        }
+        let mut state = self.state.lock().unwrap();
+        state.version += 1;
+        let version = state.version;
+        let State { rows, tokens, indexes, tables, .. } = &mut *state;
+        let before = (rows.clone(), tokens.clone(), indexes.clone());
+        for (at, GroupWrite { place, expect, what }) in writes.into_iter().enumerate() {
+            let there = match &place {
+                Place::Row(table, key) => rows.get(table).and_then(|rows| rows.get(key)),
+                Place::Index(table, index, key) => {
+                    indexes.get(&(table.clone(), *index)).and_then(|rows| rows.get(key))
+                }
+                Place::Table(name) => tables.get(name),
+                Place::Token(token) => tokens.get(token),
+            };
+            let (fits, is_there) = (fits(expect, there), there.is_some());
+            let bytes = match what {
+                GroupDo::Put(bytes) => Some(bytes),
+                GroupDo::Delete => None,
+                GroupDo::Remove if !is_there => continue,
+                GroupDo::Remove => None,
+                GroupDo::Check if fits => continue,
+                GroupDo::Check => None,
+            };
+            if !fits || (bytes.is_none() && !is_there) {
+                (*rows, *tokens, *indexes) = before;
+                return Ok(GroupWritten::Mismatch(at));
+            }
+            match place {
+                Place::Row(table, key) => {
+                    put(rows.entry(table).or_default(), key, bytes, Expect::Any, version)
+                }
+                Place::Index(table, index, key) => {
+                    let rows = indexes.entry((table, index)).or_default();
+                    put(rows, key, bytes, Expect::Any, version)
+                }
+                Place::Table(name) => put(tables, name, bytes, Expect::Any, version),
+                Place::Token(token) => put(tokens, token, bytes, Expect::Any, version),
+            };
+        }
+        Ok(GroupWritten::Done)
+    }
+
+    async fn is_one(&self) -> Result<bool> {
+        Ok(!self.apart)
+    }
+
+    async fn token(&self, token: &str) -> Result<Option<Versioned>> {
+        Ok(self.state.lock().unwrap().tokens.get(token).cloned())
+    }
+
     async fn scan(&self, table: &str, span: &Span, _: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         assert!(span.rows_max > 0 && span.bytes_max > 0);
+        let of_index = span.index.map(|index| {
+            let state = self.state.lock().unwrap();
+            state.indexes.get(&(table.to_owned(), index)).cloned().unwrap_or_default()
+        });
         self.rows(table, |rows, _| {
+            let rows = of_index.as_ref().unwrap_or(rows);
             let inside = rows.range(span.from.clone()..);
             let inside = inside.take_while(|(key, _)| span.to.as_ref().is_none_or(|to| *key < to));
             let mut found: Vec<_> =
@@ -109,7 +214,10 @@ impl Rows for Memory {
         })
     }
 
-    async fn table(&self, name: &str) -> Result<Option<Versioned>> {
+    async fn table(&self, name: &str, consistent: bool) -> Result<Option<Versioned>> {
+        if let Some(old) = self.described.lock().unwrap().as_ref().filter(|_| !consistent) {
+            return Ok(Some(old.clone()));
+        }
         Ok(self.state.lock().unwrap().tables.get(name).cloned())
     }
 
@@ -125,7 +233,10 @@ impl Rows for Memory {
         let written = put(&mut state.tables, name.to_owned(), description, expect, version);
         if written == Written::Done {
             match is_gone {
-                true => drop(state.rows.remove(name)),
+                true => {
+                    state.rows.remove(name);
+                    state.indexes.retain(|(table, _), _| table != name);
+                }
                 false => drop(state.rows.entry(name.to_owned()).or_default()),
             }
         }
@@ -154,10 +265,16 @@ impl Clock for Still {
 
 /// The API over a store.
 pub fn api(rows: Arc<Memory>) -> Api {
-    Api::new(rows, Arc::new(Still), Arc::new(SeededRng::new(1)))
+    within(rows, Budget::new(1 << 30))
+}
+
+/// The same, whose answers count in a budget.
+pub fn within(rows: Arc<Memory>, budget: Arc<Budget>) -> Api {
+    Api::new(rows, (Arc::new(Still), Arc::new(SeededRng::new(1))), budget)
 }
 
 /// One operation, carried out here.
 pub fn call(api: &Api, operation: &str, body: Json) -> std::result::Result<Json, Fault> {
-    runtime::block_on(api.call(operation, &body, "localhost:8000")).unwrap()
+    let answered = runtime::block_on(api.call(operation, &body, "localhost:8000")).unwrap();
+    answered.map(|(text, _)| serde_json::from_str(&text).unwrap())
 }

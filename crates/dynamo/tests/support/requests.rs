@@ -6,6 +6,21 @@ use serde_json::{Map, Value as Json, json};
 /// The tables that requests are for: name, type of the partition key, type of the sort key.
 pub const TABLES: [(&str, &str, Option<&str>); 3] =
     [("one", "S", None), ("two", "S", Some("N")), ("three", "N", Some("B"))];
+
+/// What CreateTable is asked for one of them.
+pub fn creation((name, partition, sort): (&str, &str, Option<&str>)) -> Json {
+    let mut schema = vec![json!({"AttributeName": "p", "KeyType": "HASH"})];
+    let mut kinds = vec![json!({"AttributeName": "p", "AttributeType": partition})];
+    if let Some(sort) = sort {
+        schema.push(json!({"AttributeName": "s", "KeyType": "RANGE"}));
+        kinds.push(json!({"AttributeName": "s", "AttributeType": sort}));
+    }
+    json!({
+        "TableName": name, "KeySchema": schema, "AttributeDefinitions": kinds,
+        "BillingMode": "PAY_PER_REQUEST"
+    })
+}
+
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "l1", "m1", "n1"];
 const NUMBERS: [&str; 12] =
     ["0", "1", "-1", "2", "10", "0.5", "-2.50", "1e3", "100", "12345678901234567890", "1e-5", "7"];
@@ -39,19 +54,19 @@ impl Given {
 }
 
 impl Requests {
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         self.random.below(n as u64) as usize
     }
 
-    fn one_in(&mut self, n: usize) -> bool {
+    pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    fn of<'a, T: ?Sized>(&mut self, list: &[&'a T]) -> &'a T {
+    pub fn of<'a, T: ?Sized>(&mut self, list: &[&'a T]) -> &'a T {
         list[self.below(list.len())]
     }
 
-    fn scalar(&mut self, kind: &str) -> Json {
+    pub fn scalar(&mut self, kind: &str) -> Json {
         match kind {
             "S" => json!({"S": self.of(&["a", "ab", "b", "hello", "é", "x y"])}),
             "N" => json!({"N": self.of(&NUMBERS)}),
@@ -61,7 +76,7 @@ impl Requests {
         }
     }
 
-    fn value(&mut self, depth: usize) -> Json {
+    pub fn value(&mut self, depth: usize) -> Json {
         match self.below(if depth == 0 { 9 } else { 13 }) {
             0 | 1 => self.scalar("S"),
             2..=4 => self.scalar("N"),
@@ -242,6 +257,150 @@ impl Requests {
             sections.push(format!("REMOVE {}", self.path(given)));
         }
         sections.join(" ")
+    }
+
+    /// A table with local indexes, for [`Requests::indexed`].
+    pub fn indexed_table() -> Json {
+        let attribute =
+            |name: &str, kind: &str| json!({"AttributeName": name, "AttributeType": kind});
+        let schema = |sort: &str| {
+            json!([
+                {"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": sort, "KeyType": "RANGE"}
+            ])
+        };
+        let index = |name: &str, sort: &str, projection: Json| json!({"IndexName": name, "KeySchema": schema(sort), "Projection": projection});
+        json!({
+            "TableName": "indexed", "BillingMode": "PAY_PER_REQUEST", "KeySchema": schema("s"),
+            "AttributeDefinitions": [
+                attribute("p", "S"), attribute("s", "N"), attribute("a", "S"), attribute("n1", "N")
+            ],
+            "LocalSecondaryIndexes": [
+                index("all", "a", json!({"ProjectionType": "ALL"})),
+                index("keys", "n1", json!({"ProjectionType": "KEYS_ONLY"})),
+                index("some", "a", json!({"ProjectionType": "INCLUDE", "NonKeyAttributes": ["b"]}))
+            ]
+        })
+    }
+
+    /// An attribute, mostly one that the indexes of that table take.
+    pub fn indexed_value(&mut self, name: &str) -> Json {
+        match (name, self.one_in(12)) {
+            (_, true) => self.value(1),
+            ("n1", _) => self.scalar("N"),
+            _ => self.scalar("S"),
+        }
+    }
+
+    /// A request to that table: writes that its indexes take and some that they do not, and looks at indexes.
+    pub fn indexed(&mut self) -> (&'static str, Json) {
+        let key = self.key(TABLES[1]);
+        let mut body = json!({"TableName": "indexed"});
+        match self.below(8) {
+            0..3 => {
+                body["Item"] = key;
+                for name in ["a", "n1", "b", "c"] {
+                    if self.below(3) > 0 {
+                        body["Item"][name] = self.indexed_value(name);
+                    }
+                }
+                ("PutItem", body)
+            }
+            3 => {
+                body["Key"] = key;
+                let name = self.of(&["a", "n1", "b"]);
+                body["UpdateExpression"] = match self.one_in(3) {
+                    true => json!(format!("REMOVE {name}")),
+                    false => {
+                        body["ExpressionAttributeValues"] = json!({":v": self.indexed_value(name)});
+                        json!(format!("SET {name} = :v"))
+                    }
+                };
+                ("UpdateItem", body)
+            }
+            4 => {
+                body["Key"] = key;
+                ("DeleteItem", body)
+            }
+            5 => {
+                body["IndexName"] = json!(self.of(&["all", "keys", "some", "none"]));
+                ("Scan", body)
+            }
+            _ => ("Query", self.indexed_query(body)),
+        }
+    }
+
+    fn indexed_query(&mut self, mut body: Json) -> Json {
+        let index = self.of(&["all", "keys", "some"]);
+        let (sort, kind) = if index == "keys" { ("n1", "N") } else { ("a", "S") };
+        let condition = match self.below(5) {
+            0 => "p = :p".to_owned(),
+            1 => format!("p = :p AND {sort} BETWEEN :v AND :v"),
+            _ => format!("p = :p AND {sort} {} :v", self.of(&["=", "<", "<=", ">", ">="])),
+        };
+        let mut values = json!({":p": {"S": self.of(&["x", "y"])}});
+        if condition.contains(":v") {
+            values[":v"] = self.scalar(kind);
+        }
+        body["IndexName"] = json!(index);
+        body["KeyConditionExpression"] = json!(condition);
+        body["ExpressionAttributeValues"] = values;
+        body["ScanIndexForward"] = json!(self.one_in(2));
+        if self.one_in(3) {
+            body["Limit"] = json!(1 + self.below(3));
+        }
+        if self.one_in(4) {
+            body["Select"] = json!(self.of(&["COUNT", "ALL_PROJECTED_ATTRIBUTES"]));
+        }
+        body
+    }
+
+    /// What becomes of an item in a transaction, and its parameters.
+    fn action(&mut self) -> (&'static str, Json) {
+        let table = TABLES[self.below(TABLES.len())];
+        let kind = self.of(&["Put", "Update", "Delete", "ConditionCheck"]);
+        let mut body = json!({"TableName": table.0});
+        let mut given = Given::default();
+        let key = self.key(table);
+        if kind == "Put" {
+            body["Item"] = Json::Object(self.attributes(4, 1));
+            key.as_object().into_iter().flatten().for_each(|(name, value)| {
+                body["Item"][name] = value.clone();
+            });
+        } else {
+            body["Key"] = key;
+        }
+        if kind == "Update" {
+            body["UpdateExpression"] = json!(self.update(&mut given));
+        }
+        if kind == "ConditionCheck" || self.one_in(3) {
+            body["ConditionExpression"] = json!(self.condition(&mut given, 1));
+        }
+        if self.one_in(3) {
+            body["ReturnValuesOnConditionCheckFailure"] = json!("ALL_OLD");
+        }
+        given.into(&mut body);
+        (kind, body)
+    }
+
+    /// The items of a transaction that writes, one of them twice now and then.
+    pub fn actions(&mut self) -> Vec<(&'static str, Json)> {
+        (0..=self.below(4)).map(|_| self.action()).collect()
+    }
+
+    /// A transaction that reads.
+    pub fn gets(&mut self) -> Json {
+        let count = 1 + self.below(4);
+        let get = |_| {
+            let table = TABLES[self.below(TABLES.len())];
+            let mut body = json!({"TableName": table.0, "Key": self.key(table)});
+            let mut given = Given::default();
+            if self.one_in(6) {
+                body["ProjectionExpression"] = json!(self.projection(&mut given));
+            }
+            given.into(&mut body);
+            json!({"Get": body})
+        };
+        json!({"TransactItems": (0..count).map(get).collect::<Vec<_>>()})
     }
 
     fn projection(&mut self, given: &mut Given) -> String {

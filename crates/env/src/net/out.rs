@@ -6,7 +6,6 @@ use super::message::{BodyPart, Parts};
 use super::peers::SharedBody;
 use crate::event;
 use crate::trial::Knob;
-use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, FrameKind, Header};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::{Error, Kind, Result};
@@ -182,13 +181,8 @@ impl Out {
             event!(RequestBug, error, request = to.request_id, opcode = to.opcode);
         }
         let status = error.kind as u32;
-        // A message is a sentence; one that quotes too much is cut, not a reason to fail.
-        let mut end = error.message.len().min(64 << 10);
-        while !error.message.is_char_boundary(end) {
-            end -= 1;
-        }
         frame::encode(&mut self.buf, to.kind, to.opcode, to.request_id, status, 0, |out| {
-            error.message[..end].encode(out)
+            error.encode(out)
         });
     }
 

@@ -5,7 +5,7 @@
 use crate::secret::{Secret, Secrets, Token, draw};
 use crate::{Rng, planted};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
-use holdfast_base::{Error, Kind, Result, codec};
+use holdfast_base::{Error, Kind, Result};
 use ring::hmac;
 use std::sync::Arc;
 
@@ -283,10 +283,8 @@ impl Handshake {
     }
 
     fn refused(&self, header: &frame::Header, end: usize) -> Error {
-        let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code);
         let meta = self.received.get(HEADER_BYTES..end).unwrap_or_default();
-        let said = codec::Reader::new(meta).str().unwrap_or("it gave no reason").to_owned();
-        let error = Error::new(kind.unwrap_or(Kind::Unsupported), said);
+        let error = Error::decode(header.status(), meta);
         match error.kind {
             // Of a build from before there were secrets: it could be anybody.
             Kind::Unsupported => error.context(
@@ -348,7 +346,7 @@ mod tests {
         let status = answer.as_ref().err().map_or(0, |e| e.kind as u32);
         frame::encode(&mut out, FrameKind::Response, opcode, id, status, 0, |m| match &answer {
             Ok(bytes) => m.extend_from_slice(bytes),
-            Err(e) => holdfast_base::codec::Encode::encode(&e.message, m),
+            Err(e) => e.encode(m),
         });
         (out, who)
     }

@@ -1,19 +1,19 @@
 //! The rows on disk, in fjall: a log-structured merge tree with a block cache. Writes reach its
 //! journal in order, and are synced when somebody asks for it. Never decides when that is.
 
-use super::{Batch, Cursor, Each, Engine, Moment, Rows};
-use crate::disk::{NotAFile, RealDisk, create_dir_durable};
+use super::{Batch, Cursor, Each, Engine, Moment, ROW_BYTES_MAX, Rows, checks};
+use crate::disk::{RealDisk, create_dir_durable};
 use crate::{HoldRwLock, planted};
 use fjall::{
     AbstractTree, Database, Iter, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable,
     Snapshot,
 };
 use holdfast_base::error::panic_text;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
+use std::ops::Bound;
 use std::panic::{UnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
-use xxhash_rust::xxh3::xxh3_128;
 
 /// Written rows are kept in memory up to this size, then written to a table.
 const MEMTABLE_BYTES: u64 = 15 << 20;
@@ -38,7 +38,7 @@ impl Engine for RealEngine {
     fn open_rows(&self, place: &Path, what: &str, cache_bytes: u64) -> Result<Arc<dyn Rows>> {
         match open_caught(|| RealRows::open(place, what, cache_bytes)) {
             Ok(rows) => Ok(Arc::new(rows)),
-            Err(e) => Err(e.context(format_args!("open {what} in `{}`", place.display()))),
+            Err(e) => Err(of_rows(e.context(format_args!("open {what} in `{}`", place.display())))),
         }
     }
 }
@@ -65,7 +65,8 @@ struct Name {
 
 impl Name {
     fn doing(&self, doing: &str, e: Error) -> Error {
-        e.context(format_args!("{doing} {} in `{}`", self.what, self.place.display()))
+        let e = e.context(format_args!("{doing} {} in `{}`", self.what, self.place.display()));
+        of_rows(e)
     }
 }
 
@@ -92,8 +93,7 @@ impl Opened {
     fn open(place: &Path, cache_bytes: u64) -> Result<Opened> {
         // What is inside, the engine makes durable; its own name it does not.
         create_dir_durable(&RealDisk, place, 1, "rows.directory")?;
-        check_files(place)?;
-        check_keyspaces(place)?;
+        checks::look_at(place)?;
         let database = Database::builder(place)
             .cache_size(cache_bytes)
             .max_journaling_size(JOURNAL_BYTES_MAX)
@@ -124,42 +124,9 @@ impl Opened {
     }
 }
 
-/// Of each keyspace the engine writes down, in `current`, which file says what its tables are and what that file
-/// sums up to, and then believes the file: where a bit has flipped in it, it took tables for none, or panicked with
-/// its locks held, which ended the process at each start. `Corrupt` where they do not agree.
-#[expect(clippy::disallowed_methods, reason = "the engine's own files, which no env::Disk opens")]
-fn check_keyspaces(place: &Path) -> Result<()> {
-    let keyspaces = place.join("keyspaces");
-    if !keyspaces.exists() {
-        return Ok(());
-    }
-    for keyspace in std::fs::read_dir(keyspaces)? {
-        let keyspace = keyspace?.path();
-        // What is missing or cut short, the engine finds.
-        let Ok(current) = std::fs::read(keyspace.join("current")) else { continue };
-        let Some((id, rest)) = current.split_first_chunk::<8>() else { continue };
-        let Some((sum, _)) = rest.split_first_chunk::<16>() else { continue };
-        let says = keyspace.join(format!("v{}", u64::from_le_bytes(*id)));
-        let Ok(bytes) = std::fs::read(&says) else { continue };
-        if xxh3_128(&bytes).to_le_bytes() != *sum {
-            return Err(Error::corrupt(format!("`{}` is not as it was written", says.display())));
-        }
-    }
-    Ok(())
-}
-
-/// The engine opens what lies in its directories by name, and would wait for ever at a pipe.
-#[expect(clippy::disallowed_methods, reason = "the engine's own files, which no env::Disk opens")]
-fn check_files(directory: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
-        match entry? {
-            kind if kind.is_dir() => check_files(&path)?,
-            kind if kind.is_file() || kind.is_symlink() => {}
-            _ => return Err(NotAFile::at(&path).into()),
-        }
-    }
-    Ok(())
+/// Damage is theirs: not a log's, nor an image's.
+fn of_rows(e: Error) -> Error {
+    if e.kind == Kind::Corrupt { e.because(Reason::Rows) } else { e }
 }
 
 /// The operating system's number for a device that cannot read.
@@ -186,6 +153,9 @@ fn failed(e: fjall::Error) -> Error {
 
 impl Rows for RealRows {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        if row.len() > ROW_BYTES_MAX {
+            return Ok(None);
+        }
         let found = self.with("read", |opened| opened.rows.get(row).map_err(failed))?;
         Ok(found.map(|value| value.to_vec()))
     }
@@ -247,9 +217,18 @@ impl RealMoment {
         let rows = &self.opened.rows;
         // The engine takes no range that ends before it begins.
         let until = until.max(from);
+        // Nor one with a bound that is longer than any row: behind the longest one that it begins with.
+        let from = match from.get(..ROW_BYTES_MAX).filter(|longest| longest.len() < from.len()) {
+            Some(longest) => Bound::Excluded(longest),
+            None => Bound::Included(from),
+        };
+        let until = match until.get(..ROW_BYTES_MAX).filter(|longest| longest.len() < until.len()) {
+            Some(longest) => Bound::Included(longest),
+            None => Bound::Excluded(until),
+        };
         match &self.shown {
-            Some(shown) => shown.range(rows, from..until),
-            None => rows.range(from..until),
+            Some(shown) => shown.range::<&[u8], _>(rows, (from, until)),
+            None => rows.range::<&[u8], _>((from, until)),
         }
     }
 
@@ -260,6 +239,9 @@ impl RealMoment {
 
 impl Moment for RealMoment {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        if row.len() > ROW_BYTES_MAX {
+            return Ok(None);
+        }
         let rows = &self.opened.rows;
         let found = match &self.shown {
             Some(shown) => shown.get(rows, row),

@@ -11,16 +11,14 @@ use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENT
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_client::aio::{AsyncClient, AsyncLogReader};
 use holdfast_client::{ClientOptions, Endpoint};
 use holdfast_env::budget::{Asker, Budget, Share};
 use holdfast_env::runtime::within;
 use holdfast_env::secret::Token;
-use holdfast_log::TRIMMED_ENTRIES;
-use holdfast_node::TOKEN_REVOKED;
 use holdfast_wire::log::writers::{Numbered, check_writer, numbers};
-use holdfast_wire::log::{APPEND_BYTES_MAX, Indexed, TOO_LARGE};
+use holdfast_wire::log::{APPEND_BYTES_MAX, Indexed};
 use http_body::Frame;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
@@ -90,7 +88,8 @@ async fn client(door: &Door, headers: &HeaderMap) -> Result<AsyncClient> {
     let Some(token) = token else {
         return Err(Error::denied(
             "use the log: send `Authorization: Bearer TOKEN`, with what `holdfast token create NAME --allow log:TOPIC:rw` printed",
-        ));
+        )
+        .because(Reason::Unproved));
     };
     let Some(native) = door.native else {
         return Err(Error::unsupported(
@@ -101,21 +100,17 @@ async fn client(door: &Door, headers: &HeaderMap) -> Result<AsyncClient> {
         ClientOptions { token: Some(token), deadline_ms: DEADLINE_MS, ..ClientOptions::default() };
     let endpoint = Endpoint::parse(&native.to_string())?;
     AsyncClient::connect(&endpoint, &options).await.map_err(|e| match e.kind {
-        Kind::Denied => Error::denied(format!("{NOT_KNOWN}{}", e.message)),
+        Kind::Denied => e.context("use the log").because(Reason::Unproved),
         _ => e,
     })
 }
 
-/// In front of what is said of who is nobody, unlike of who may not.
-const NOT_KNOWN: &str = "use the log: ";
-
 fn status(e: &Error) -> StatusCode {
     match e.kind {
-        Kind::Denied if e.message.starts_with(NOT_KNOWN) => StatusCode::UNAUTHORIZED,
-        Kind::Denied if e.message.contains(TOKEN_REVOKED) => StatusCode::UNAUTHORIZED,
+        Kind::Denied if e.is(Reason::Unproved) => StatusCode::UNAUTHORIZED,
         Kind::Denied => StatusCode::FORBIDDEN,
-        Kind::Invalid if e.message.contains(TOO_LARGE) => StatusCode::PAYLOAD_TOO_LARGE,
-        Kind::Invalid if e.message.contains(TRIMMED_ENTRIES) => StatusCode::GONE,
+        Kind::Invalid if e.is(Reason::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::Invalid if e.is(Reason::Trimmed) => StatusCode::GONE,
         Kind::Invalid => StatusCode::BAD_REQUEST,
         Kind::NotFound => StatusCode::NOT_FOUND,
         Kind::Exists => StatusCode::CONFLICT,

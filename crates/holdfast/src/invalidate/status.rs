@@ -3,32 +3,34 @@
 use super::{SERVER_ID_FIRST, slot_of};
 use holdfast_base::Result;
 use holdfast_base::text::utc;
-use holdfast_client::Client;
 use holdfast_command::output::Output;
 use holdfast_env::{Clock, RealClock, RealRng, Rng};
 use holdfast_invalidate::heat::Hot;
 use holdfast_invalidate::mariadb::{self, READ_BYTES_MAX};
 use holdfast_invalidate::position::Position;
 use holdfast_invalidate::postgres::{self, Slot};
+use holdfast_invalidate::run::Connect;
 use holdfast_invalidate::send::Lack;
 use holdfast_invalidate::source::Database;
 use holdfast_invalidate::status::{Standing, standing};
+use holdfast_invalidate::table;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Prints a pool's standing; `from`: the database that it follows, to be asked, too.
 pub fn print(
-    client: &mut Client,
+    connect: &Connect,
     pool: &str,
     from: Option<&str>,
     slot: Option<&str>,
     out: &mut Output,
 ) -> Result<()> {
+    let client = &mut connect()?;
     let standing = standing(client, pool, RealClock::new().unix_ms() / 1000)?;
     out.line(|| text(pool, &standing), || object(pool, &standing))?;
     standing.servers.iter().try_for_each(|lack| print_lack(lack, out))?;
     let Some(from) = from else { return Ok(()) };
-    match (Database::parse(from, &[])?, &standing.position) {
+    match (Database::parse_with(from, &[], connect)?, &standing.position) {
         (Database::Postgres(servers), position) => {
             let name = slot_of(pool, slot)?;
             print_slot(&name, postgres::standing(&servers.from, &name)?, position, out)
@@ -47,7 +49,16 @@ pub fn print(
                 || json!({"log": name, "behind_bytes": bytes, "is_cut": behind.is_cut}),
             )
         }
-        (Database::MariaDb(_), Position::Postgres(_)) => Ok(()),
+        (Database::Table(_), Position::Table(at)) => {
+            let (table, behind) = (&at.table, table::behind(client, at)?);
+            let said =
+                behind.map_or("how many are not known".to_owned(), |steps| steps.to_string());
+            out.line(
+                || format!("changes of table {table} behind: {said}"),
+                || json!({"table": table, "changes_behind": behind}),
+            )
+        }
+        (Database::MariaDb(_) | Database::Table(_), _) => Ok(()),
     }
 }
 
@@ -119,7 +130,7 @@ fn print_slot(name: &str, slot: Option<Slot>, position: &Position, out: &mut Out
     let reader = if is_read { "read" } else { "nobody reads it" };
     let behind = match position {
         Position::Postgres(at) => Some(slot.end.0.saturating_sub(at.lsn.0)),
-        Position::MariaDb(_) => None,
+        Position::MariaDb(_) | Position::Table(_) => None,
     };
     let lacks = behind.map_or(String::new(), |bytes| format!("{bytes} bytes behind, "));
     out.line(

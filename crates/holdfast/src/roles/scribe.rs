@@ -2,17 +2,21 @@
 //! switched on.
 
 use super::{Announcement, Context, Metrics, Role, Rounds};
+use crate::scribe::{ASIDE, read_stores};
 use holdfast_base::Result;
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_command::files::SOCKET;
-use holdfast_env::RealRng;
 use holdfast_env::runtime::Runtime;
+use holdfast_env::{RealDisk, RealRng};
+use holdfast_log::Drive;
 use holdfast_node::Watch;
-use holdfast_scribe::door::{self, More, Service};
+use holdfast_scribe::aside;
+use holdfast_scribe::door::{self, Service};
 use holdfast_scribe::face::ScribeFace;
+use holdfast_scribe::files::{Files, WithFiles};
 use holdfast_scribe::hours::{ClusterFiles, HourWriter};
 use holdfast_scribe::intake::Intake;
-use holdfast_scribe::stores::Stores;
+use holdfast_scribe::own_door::OwnDoor;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
@@ -35,28 +39,35 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     if let Err(e) = context.scribe.open_all() {
         context.node.report_finding(format!("open Scribe's categories: {e}"));
     }
-    let port = context.config.scribe_port;
-    let door = match port {
+    let door = match context.config.scribe_port {
         0 => None,
-        port => {
-            // Its protocol asks nobody who they are: other machines send by an agent of their own.
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let since_s = (context.node.machine.clock.unix_ms() / 1000) as i64;
-            let intake = Intake::start(context.scribe.clone())?;
-            let service = Service::new(
-                intake,
-                (Stores::default(), Arc::new(RealRng)),
-                since_s,
-                More::default,
-            );
-            let (places, budget) = (context.places.scribe, context.budget.clone());
-            let runtime = door::serve(address, service.clone(), places, budget)
-                .map_err(|e| e.context("start Scribe's port (`scribe_port`, 0 for none)"))?;
-            Some((runtime, service))
-        }
+        port => Some(own_door(context, port)?),
     };
     let hours = write_hours(context)?;
     Ok(Some(Box::new(ScribeRole { face: context.scribe.clone(), hours, door })))
+}
+
+/// Serves Scribe's clients on this machine.
+fn own_door(context: &Context<'_>, port: u16) -> Result<(Runtime, Arc<Service>)> {
+    // Its protocol asks nobody who they are: other machines send by an agent of their own.
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let clock = &context.node.machine.clock;
+    let since_s = (clock.unix_ms() / 1000) as i64;
+    let stores = read_stores(&context.config.scribe_stores)?;
+    let place = aside::Place::open(Arc::new(RealDisk), &context.data.join(ASIDE), Drive::Threads);
+    if let Err(e) = &place {
+        // What can be taken is taken all the same.
+        context.node.report_finding(format!("keep aside what Scribe's port never takes: {e}"));
+    }
+    let keeps = Arc::new(OwnDoor { keeps: context.scribe.clone(), aside: place.ok() });
+    let files = Files::new(Arc::new(RealDisk), clock.clone(), stores.files().to_vec());
+    let intake = Intake::start(Arc::new(WithFiles { others: keeps.clone(), files }))?;
+    let more = move || keeps.more();
+    let service = Service::new(intake, (stores, Arc::new(RealRng)), since_s, more);
+    let (places, budget) = (context.places.scribe, context.budget.clone());
+    let runtime = door::serve(address, service.clone(), places, budget)
+        .map_err(|e| e.context("start Scribe's port (`scribe_port`, 0 for none)"))?;
+    Ok((runtime, service))
 }
 
 /// Through the node's own socket, as any client.

@@ -44,7 +44,7 @@ pub enum Load {
         seed: u64,
     },
     /// Lines of a file, or of standard input (`-`): a key, a tab, and its value. A carriage return in
-    /// front of a line feed is of the line's end. A line has up to 921,600 bytes
+    /// front of a line feed is of the line's end. A line has up to 921600 bytes
     Lines { topic: String, collection: String, file: PathBuf },
     /// Records of a CSV file (RFC 4180), or of standard input (`-`): their first one names the columns.
     /// A record is a JSON object of its other columns, all of them strings, by the text in its key's.
@@ -334,6 +334,14 @@ fn lines(input: &mut dyn BufRead, json: bool, put: &mut PutEach<'_>) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_help_says_how_long_a_line_may_be() {
+        let load = Load::augment_subcommands(clap::Command::new("load"));
+        let lines = load.find_subcommand("lines").and_then(|lines| lines.get_about());
+        let about = lines.unwrap().to_string();
+        assert!(about.contains(&format!("up to {LINE_BYTES_MAX} bytes")), "{about}");
+    }
 
     /// Lines of other systems kept a carriage return at the end of each value, and a byte order mark in
     /// front of the first key; and a key that no entry takes was refused without its line.

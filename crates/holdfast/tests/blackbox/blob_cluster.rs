@@ -2,7 +2,7 @@
 //! its disk.
 
 use super::cluster::Dev;
-use super::common::{Scratch, bytes};
+use super::common::{Scratch, attempts, bytes};
 use super::photos::{client, put, send};
 use holdfast_s3::{Client, Request};
 
@@ -12,10 +12,10 @@ fn content(i: usize) -> Vec<u8> {
     bytes(i as u64, [0, 100, 5_000, 70_000, 300_000][i % 5])
 }
 
-/// Gets an object through a node that may not have heard of it yet; every attempt is a round trip.
+/// Gets an object through a node that may not have heard of it yet.
 #[track_caller]
 fn assert_got(s3: &mut Client, path: &str, content: &[u8]) {
-    for _ in 0..100_000 {
+    for () in attempts() {
         let got = s3.send(&Request::new("GET", path)).unwrap();
         match got.status {
             404 => {}
@@ -54,7 +54,7 @@ fn blobs_outlive_a_node_with_its_disk_and_are_got_through_any() {
     // While it is missed, then repaired: nothing is refused for long, and nothing is lost.
     for i in OBJECTS..2 * OBJECTS {
         let content = content(i);
-        let stored = (0..100_000).any(|_| {
+        let stored = attempts().any(|()| {
             let request = Request { body: &content, ..Request::new("PUT", key(i)) };
             two.send(&request).is_ok_and(|answer| answer.status == 200)
         });
@@ -68,7 +68,7 @@ fn blobs_outlive_a_node_with_its_disk_and_are_got_through_any() {
     // What one node deletes is gone through another.
     send(&mut four, Request::new("DELETE", key(0)));
     let gone = |s3: &mut Client| s3.send(&Request::new("GET", key(0))).unwrap().status == 404;
-    assert!((0..100_000).any(|_| gone(&mut one)), "it is still there");
+    assert!(attempts().any(|()| gone(&mut one)), "it is still there");
 }
 
 fn latest(path: &str) -> Request<'_> {
@@ -111,7 +111,7 @@ fn a_write_is_seen_at_once_at_another_node_by_who_asks_for_the_latest() {
     put(&mut all[2], "/box/b", b"new");
     assert_eq!(all[1].send(&latest("/box/b")).unwrap().status, 503);
     dev.order(&["cut", "1", "2", "--heal"]).ok();
-    let mut answers = (0..100_000).map(|_| all[1].send(&latest("/box/b")).unwrap());
+    let mut answers = attempts().map(|()| all[1].send(&latest("/box/b")).unwrap());
     let seen = answers.find(|answer| answer.status != 503).unwrap();
     assert_eq!((seen.status, &seen.body[..]), (200, &b"new"[..]));
 }

@@ -1,7 +1,9 @@
 //! A cluster of real processes: files go in, nodes are killed and their disks erased, files come
 //! out, from any node that is left.
 
-use crate::common::{Finished, Scratch, binary, bytes, finish, options, read_there, signal};
+use crate::common::{
+    Finished, Scratch, attempts, binary, bytes, finish, options, read_there, signal,
+};
 use crate::told::Told;
 use holdfast_base::ids::NodeId;
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
@@ -109,12 +111,11 @@ impl Dev {
         listed.lines().any(|l| l.starts_with(&format!("node-{node} ")) && l.contains(" pid "))
     }
 
-    /// Asks a node until `good` says so. Every attempt is a round trip; their number is a bound,
-    /// not a time.
+    /// Asks a node until `good` says so.
     #[track_caller]
     pub fn until(&self, node: u16, what: &str, good: impl Fn(&Cluster) -> bool) {
         let mut client = self.client(node, &[]);
-        for _ in 0..2_000_000 {
+        for () in attempts() {
             if good(&client.cluster().unwrap()) {
                 return;
             }

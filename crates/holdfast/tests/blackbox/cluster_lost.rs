@@ -4,7 +4,7 @@
 
 use crate::cluster::{Dev, assert_same, make_tree};
 use crate::cluster_input::Joined;
-use crate::common::{Scratch, binary, bytes, finish, read_there, signal};
+use crate::common::{Scratch, attempts, binary, bytes, finish, read_there, signal};
 use holdfast_base::ids::NodeId;
 use holdfast_client::NewFile;
 use std::fs;
@@ -180,9 +180,8 @@ fn the_nodes_of_a_cluster_end_with_the_process_that_runs_them() {
     assert_eq!(pids.len(), 2, "{listed}");
     signal(dev.child.id(), "KILL");
     dev.child.wait().unwrap();
-    // Each attempt reads a file; their number is a bound, not a time. A process that nobody waits
-    // for stays listed as a zombie.
-    for _ in 0..5_000_000 {
+    // A process that nobody waits for stays listed as a zombie.
+    for () in attempts() {
         pids.retain(|pid| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             !stat.is_empty() && !stat.contains(") Z ")

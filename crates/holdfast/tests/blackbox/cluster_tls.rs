@@ -3,7 +3,7 @@
 
 use crate::cluster_input::Joined;
 use crate::common::{
-    Finished, Node, SETTINGS, Scratch, binary, finish, free_port, options, read_there,
+    Finished, Node, SETTINGS, Scratch, attempts, binary, finish, free_port, options, read_there,
 };
 use holdfast_base::Kind;
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, TlsClient};
@@ -85,10 +85,10 @@ impl Nodes {
     }
 }
 
-/// Asks until the answer is as it should be. The number of attempts is a bound, not a time.
+/// Asks until the answer is as it should be.
 #[track_caller]
 fn until(client: &mut Client, what: &str, good: impl Fn(&Cluster) -> bool) {
-    for _ in 0..2_000_000 {
+    for () in attempts() {
         if good(&client.cluster().unwrap()) {
             return;
         }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Memory would only take room here: its tests are elsewhere. A capacity of its own, because a
 /// store that may fill a nearly full file system is rightly warned about.
@@ -240,11 +241,10 @@ impl Node {
     }
 
     /// Asks for the status until `good` says so: for what housekeeping does in its own time.
-    /// Every attempt is a round trip; their number is a bound, not a time.
     #[track_caller]
     pub fn until(&self, what: &str, good: impl Fn(&Status) -> bool) -> Status {
         let mut client = self.client();
-        for _ in 0..1_000_000 {
+        for () in attempts() {
             let status = client.status().unwrap();
             if good(&status) {
                 return status;
@@ -265,6 +265,14 @@ impl Node {
         self.child.wait().unwrap();
         self.told.judge();
         self.data.clone()
+    }
+
+    /// kill -9, and starts again over what is there.
+    pub fn kill_and_start(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let data = self.data.clone();
+        *self = Node::start(&data);
     }
 
     /// SIGTERM; it must end in order, with exit status 0 and nothing but events on standard error.
@@ -291,11 +299,27 @@ impl Drop for Node {
     }
 }
 
+/// Attempts at what comes in its own time. Between two of them the processor is left to those who bring it about. They
+/// end after five minutes: a bound for what would never come, and no judgement of anybody's speed.
+pub fn attempts() -> impl Iterator<Item = ()> {
+    let begun = Instant::now();
+    std::iter::once(()).chain(std::iter::from_fn(move || {
+        std::thread::park_timeout(Duration::from_millis(1));
+        (begun.elapsed() < Duration::from_secs(300)).then_some(())
+    }))
+}
+
+/// Asks until it is so.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    assert!(attempts().any(|()| is_so()), "waited in vain until {what}");
+}
+
 /// A file's bytes, that was written through another node: this one may be behind by a moment, and says until then
-/// that there is no such file. The number of attempts is a bound, not a time.
+/// that there is no such file.
 #[track_caller]
 pub fn read_there(client: &mut Client, path: &str) -> Vec<u8> {
-    for _ in 0..1_000_000 {
+    for () in attempts() {
         match client.get(path) {
             Err(e) if e.kind == Kind::NotFound => {}
             read => return read.unwrap(),

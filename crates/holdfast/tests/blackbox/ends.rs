@@ -1,6 +1,6 @@
 //! What ends with its process or its writer: chunks in memory, and files that nobody closes.
 
-use super::common::{Node, Scratch, bytes};
+use super::common::{Node, Scratch, attempts, bytes};
 use holdfast_base::Kind;
 use holdfast_client::NewFile;
 use holdfast_wire::admin::Status;
@@ -81,9 +81,9 @@ fn a_node_whose_directory_is_anothers_ends_and_leaves_that_alone() {
     while fs::remove_dir_all(&data).is_err() {}
     let second = Node::start(&data);
     second.client().put("/second", b"of the second", &new).unwrap();
-    // A bound, not a time: the first looks many times a second.
+    // It looks many times a second.
     let mut client = second.client();
-    let ended = (0..200_000).find_map(|_| {
+    let ended = attempts().find_map(|()| {
         client.status().unwrap();
         first.ended()
     });

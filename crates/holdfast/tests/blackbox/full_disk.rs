@@ -1,7 +1,7 @@
 //! No room left: writes are refused with the reason, reads go on, deleting heals it without a
 //! restart, and a start on the full disk works.
 
-use crate::common::{Node, Scratch, bytes, free_port};
+use crate::common::{Node, Scratch, attempts, bytes, free_port};
 use crate::http;
 use crate::mount::Mount;
 use crate::s3;
@@ -31,7 +31,7 @@ fn put(client: &mut Client, i: usize) -> Result<(), Error> {
 
 /// As [`put`], while housekeeping still works: a rewrite takes room before it gives more back.
 fn put_when_there_is_room(client: &mut Client, i: usize) {
-    for _ in 0..200_000 {
+    for () in attempts() {
         match put(client, i) {
             Err(e) if e.kind == Kind::Full => {}
             other => return other.unwrap(),

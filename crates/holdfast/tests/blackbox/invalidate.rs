@@ -1,8 +1,8 @@
 //! A small shop: MariaDB, caches beside it, and an invalidator between, killed in turn. What is cached is what
 //! the rows say.
 
-use super::common::{Scratch, finish, free_port, signal};
-use super::mariadb::{MariaDb, SETTINGS, Sql, until};
+use super::common::{Scratch, finish, free_port, signal, until};
+use super::mariadb::{MariaDb, SETTINGS, Sql};
 use super::memcached::Memcached;
 use super::shop::{
     self, Cache, ITEMS, Invalidator, Rows, Stand, Traffic, assert_cached_is_true, price,

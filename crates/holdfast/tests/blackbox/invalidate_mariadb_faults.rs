@@ -1,9 +1,9 @@
 //! What goes wrong between MariaDB and the caches, beside what `invalidate.rs` kills: rows and tables that are not as
 //! the log's reader has them, replicas that take over, caches that answer errors, a log that is not read for a while.
 
-use super::common::{Scratch, signal};
+use super::common::{Scratch, signal, until};
 use super::invalidate::{Shop, hits, shop};
-use super::mariadb::{MariaDb, SETTINGS, until};
+use super::mariadb::{MariaDb, SETTINGS};
 use super::memcached::Memcached;
 use super::shop::{Invalidator, price};
 use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};

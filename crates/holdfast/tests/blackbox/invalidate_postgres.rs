@@ -1,9 +1,8 @@
 //! The small shop beside PostgreSQL: what is cached is what the rows say, while parts die, a standby is held
 //! back, and the log does not tell all.
 
-use super::common::{Scratch, finish, signal};
+use super::common::{Scratch, finish, signal, until};
 use super::invalidate::{has_none, hits};
-use super::mariadb::until;
 use super::postgres::{Postgres, SETTINGS, Sql};
 use super::shop::{self, ITEMS, Invalidator, Stand, Traffic, assert_cached_is_true, price};
 use holdfast_cache_client::{CacheClientOptions, Lookaside, LookasideOptions};

@@ -1,9 +1,8 @@
 //! What a PostgreSQL does to who follows it: locks that are held, commits that wait, a publication that changes
 //! while others write, texts that cannot be sent, silence, a standby that takes over, a connection that is cut.
 
-use super::common::{Scratch, finish, free_port, signal};
+use super::common::{Scratch, finish, free_port, signal, until};
 use super::invalidate_postgres::{MAP, Shop, shop};
-use super::mariadb::until;
 use super::postgres::{SETTINGS, Sql};
 use super::shop::{Cache, ITEMS, Invalidator, Rows, price};
 use holdfast_cache_client::Client;

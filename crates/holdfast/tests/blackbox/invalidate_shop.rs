@@ -2,9 +2,9 @@
 //! router. Its writers, invalidator, router and caches are killed in turn while readers read. No reader who began
 //! behind a confirmed invalidation sees a price from before it; with plain gets and sets, readers do.
 
-use super::common::{Scratch, free_port};
+use super::common::{Scratch, free_port, until};
 use super::invalidate::{Shop, replica_of, shop};
-use super::mariadb::{SETTINGS, Sql, until};
+use super::mariadb::{SETTINGS, Sql};
 use super::memcached::Memcached;
 use super::shop::{ITEMS, Invalidator, Rows, assert_cached_is_true, draw, price};
 use holdfast_base::codec::Decode;

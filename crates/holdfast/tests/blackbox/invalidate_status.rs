@@ -1,8 +1,8 @@
 //! What is said of an invalidator and its pool: bytes that are lacking, keys a minute, and which change most.
 
-use super::common::Scratch;
+use super::common::{Scratch, until};
 use super::invalidate::{replica_of, shop};
-use super::mariadb::{SETTINGS, Sql, until};
+use super::mariadb::{SETTINGS, Sql};
 use super::shop::{Invalidator, Stand};
 use serde_json::Value;
 

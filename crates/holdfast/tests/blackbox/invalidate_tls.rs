@@ -1,9 +1,9 @@
 //! The small shop, with certificates: databases and caches that are spoken to over TLS, or not at all.
 
-use super::common::{Scratch, finish, free_port};
+use super::common::{Scratch, finish, free_port, until};
 use super::invalidate as mariadb_shop;
 use super::invalidate_postgres as postgres_shop;
-use super::mariadb::{self, until};
+use super::mariadb;
 use super::postgres::{self, file_at};
 use super::shop::{Cache, Invalidator, Stand};
 use super::tls::Authority;
@@ -66,17 +66,26 @@ fn mariadb_is_followed_over_tls_or_not_at_all() {
     let Some(shop) = mariadb_shop::shop(&scratch, &settings) else { return };
     let mut sql = shop.database.sql();
     let plain = shop.database.url();
-    let with = |ca: &Path| format!("{plain}/?ssl-mode=verify-full&ssl-ca={}", ca.display());
-    refuses(&shop, &with(&files.wrong), &["certificate is refused", "BadSignature"]);
-    for (names, has_expired, why) in
-        [(&["db.test"][..], false, "not valid for name \"127.0.0.1\""), (HERE, true, "expired")]
-    {
+    let by = |mode: &str, ca: &Path| format!("{plain}/?ssl-mode={mode}&ssl-ca={}", ca.display());
+    let with = |ca: &Path| by("verify-full", ca);
+    let others = ["certificate is refused", "BadSignature", "authorities of `ssl-ca`"];
+    refuses(&shop, &with(&files.wrong), &others);
+    refuses(&shop, &by("verify-ca", &files.wrong), &others);
+    let renew = |sql: &mut mariadb::Sql, names: &[&str], has_expired| {
         files.put(names, has_expired);
         sql.run("FLUSH SSL");
-        refuses(&shop, &with(&files.right), &["certificate is refused", why]);
+    };
+    renew(&mut sql, HERE, true);
+    for mode in ["verify-full", "verify-ca"] {
+        refuses(&shop, &by(mode, &files.right), &["certificate is refused", "expired"]);
     }
-    files.put(HERE, false);
-    sql.run("FLUSH SSL");
+    // For another host.
+    renew(&mut sql, &["db.test"], false);
+    let not_here = "not valid for name \"127.0.0.1\"";
+    refuses(&shop, &with(&files.right), &["certificate is refused", not_here]);
+    refuses(&shop, &by("verify-ca", &files.wrong), &others);
+    assert_eq!(shop.status(), None, "nothing was written");
+    renew(&mut sql, HERE, false);
     let mut counts = || {
         ["Connections", "Ssl_finished_accepts"].map(|name| {
             let text = format!("SHOW GLOBAL STATUS LIKE '{name}'");
@@ -90,6 +99,12 @@ fn mariadb_is_followed_over_tls_or_not_at_all() {
     let [connections, over_tls] = [0, 1].map(|number| after[number] - before[number]);
     assert!(over_tls >= 2 && connections == over_tls, "{over_tls} of {connections} over TLS");
     drops(shop.client(), || sql.run("UPDATE shop.items SET price = 2 WHERE id = 1"));
+    invalidator.kill().judge();
+    // Whoever asks for the authority alone follows a server whose certificate is for another host.
+    renew(&mut sql, &["db.test"], false);
+    let by_authority = by("verify-ca", &files.right);
+    let invalidator = Invalidator::start_by(Invalidator::command(&shop, &by_authority));
+    drops(shop.client(), || sql.run("UPDATE shop.items SET price = 3 WHERE id = 1"));
     invalidator.kill().judge();
 }
 
@@ -128,7 +143,8 @@ fn postgresql_is_followed_over_tls_or_not_at_all() {
         said.err.contains("BadSignature")
     });
     refuses(&shop, &plain, &["no encryption"]);
-    refuses(&shop, &with("verify-ca", &files.wrong), &["certificate is refused", "BadSignature"]);
+    let others = ["certificate is refused", "BadSignature", "authorities of `sslrootcert`"];
+    refuses(&shop, &with("verify-ca", &files.wrong), &others);
     let mut renew = |names: &[&str], has_expired, mode: &str, why: &str| {
         files.put(names, has_expired);
         sql.run("SELECT pg_reload_conf()");

@@ -1,7 +1,7 @@
 //! Limits of clients from outside: who takes too much is told so, and named to whoever asks; others
 //! go on, and a restart has forgotten it.
 
-use crate::common::{Node, Scratch, binary, bytes, finish, free_port};
+use crate::common::{Node, Scratch, attempts, binary, bytes, finish, free_port};
 use crate::photos::{client, put, send};
 use crate::s3::credentials;
 use crate::{http, s3};
@@ -91,10 +91,10 @@ fn a_client_with_a_token_that_took_too_much_waits_and_another_does_not() {
     let put = ["fs", "put", large.to_str().unwrap(), "/large"];
     let mut noisy = vec![by("noisy", &put).spawn().unwrap()];
     let is_there = || node.run(&["fs", "cat", "/large"]).code == Some(0);
-    assert!((0..10_000).any(|_| is_there()), "it was never put");
+    assert!(attempts().any(|()| is_there()), "it was never put");
     noisy.push(by("noisy", &["fs", "ls", "/"]).spawn().unwrap());
     let slowed = || node.json(&["status"])[0]["slowed"][0]["client"].as_str().map(str::to_owned);
-    let named = (0..10_000).find_map(|_| slowed()).unwrap();
+    let named = attempts().find_map(|()| slowed()).unwrap();
     assert_eq!(named, "client `noisy`");
     assert!(finish(&mut by("quiet", &["fs", "ls", "/"]), b"").ok().contains("large"));
     for mut child in noisy {

@@ -1,27 +1,16 @@
 //! MariaDB as a child process on a free port, with a directory of its own; and one connection to it.
 
-use super::common::free_port;
+use super::common::{free_port, until};
 use holdfast_env::runtime::Background;
 use mysql_async::prelude::{FromRow, Queryable};
 use mysql_async::{Conn, Opts};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// What the row log must say, or something else in its place.
 pub const SETTINGS: &[&str] =
     &["--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL"];
-
-/// Asks until it is so, and leaves the processor to those who bring it about; fails after a minute.
-#[track_caller]
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
-}
 
 pub struct MariaDb {
     child: Child,

@@ -122,13 +122,21 @@ impl Drop for Memcached {
 /// Runs a script with the clients that people have; says so if they are not installed.
 #[track_caller]
 pub fn python(script: &str, arguments: &[String]) {
+    let Some(mut command) = python_command(script, arguments) else { return };
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// The same, to be run; none where clients are not installed.
+pub fn python_command(script: &str, arguments: &[String]) -> Option<Command> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = root.join("../../target/clients/bin/python");
     if !python.exists() {
         eprintln!("SKIPPED: no clients in target/clients: run .ci/tools");
-        return;
+        return None;
     }
     let script = root.join("tests/blackbox").join(script);
-    let done = Command::new(python).arg(script).args(arguments).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let mut command = Command::new(python);
+    command.arg(script).args(arguments);
+    Some(command)
 }

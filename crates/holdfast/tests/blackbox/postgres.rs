@@ -1,7 +1,6 @@
 //! PostgreSQL as a child process on a free port, with a directory of its own; and one connection to it.
 
-use super::common::free_port;
-use super::mariadb::until;
+use super::common::{free_port, until};
 use super::shop::Rows;
 use holdfast_env::runtime::Background;
 use holdfast_invalidate::postgres::{Connection, Server, Texts};

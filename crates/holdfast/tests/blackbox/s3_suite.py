@@ -19,7 +19,10 @@ import urllib.request
 import zlib
 
 import boto3
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.client import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 ENDPOINT, ACCESS, SECRET = sys.argv[1:4]
@@ -169,6 +172,56 @@ def test_ranges():
     refused("InvalidRange", S3.get_object, Bucket=name, Key="empty", Range="bytes=0-1")
 
 
+def test_a_download_goes_on_with_what_it_began_with():
+    """If-Range was ignored: a download of one object went on with the bytes of another."""
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"0123456789")
+    url = S3.generate_presigned_url("get_object", Params={"Bucket": name, "Key": "a"}, ExpiresIn=60)
+    _, begun, _ = http("GET", url)
+    rest = lambda validator: http("GET", url, {"Range": "bytes=4-", "If-Range": validator})[::2]
+    for validator in (begun["etag"], begun["last-modified"]):
+        assert rest(validator) == (206, b"456789"), validator
+    S3.put_object(Bucket=name, Key="a", Body=b"abcdefghij")
+    for validator in (begun["etag"], "W/" + begun["etag"], "Tue, 14 Nov 2023 22:13:20 GMT", "*"):
+        assert rest(validator) == (200, b"abcdefghij"), validator
+
+
+def test_what_is_not_one_range_is_the_whole():
+    """As in S3. A range that is signed the library refuses, and the signature would not be right without it."""
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"0123456789")
+    url = S3.generate_presigned_url("get_object", Params={"Bucket": name, "Key": "a"}, ExpiresIn=60)
+    for text in ("bytes=0-1,4-5", "bytes=5-2", "bytes=-", "bytes=x-y", "lines=1-2", "bytes=0-99999999999999999999"):
+        status, headers, body = http("GET", url, {"Range": text})
+        assert (status, body) == (200, b"0123456789") and "content-range" not in headers, text
+    assert http("GET", url, {"Range": "bytes=1-2"})[::2] == (206, b"12")
+    assert http("GET", url, {"Range": "bytes=10-11"})[0] == 416
+    refused("InvalidArgument", S3.get_object, Bucket=name, Key="a", Range="bytes=0-1,4-5")
+
+
+def test_a_part_that_is_only_asked_about_has_the_status_of_a_part():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"0123456789")
+    got = S3.head_object(Bucket=name, Key="a", Range="bytes=-3")
+    assert got["ResponseMetadata"]["HTTPStatusCode"] == 206
+    assert (got["ContentLength"], got["ContentRange"]) == (3, "bytes 7-9/10")
+    assert S3.head_object(Bucket=name, Key="a")["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_objects_of_no_bytes_are_followed_by_others_on_the_same_connection():
+    """boto3 announces bodies, of no bytes too, and took the answer to one for that to the next request."""
+    name = bucket()
+    one = client(max_pool_connections=1, read_timeout=300)
+    for i in range(3):
+        for body in (b"", b"x", b"", b""):
+            put = one.put_object(Bucket=name, Key=f"{i}", Body=body)
+            assert put["ETag"] == f'"{hashlib.md5(body).hexdigest()}"', put
+        refused("NoSuchBucket", one.put_object, Bucket="no-such-bucket", Key="a", Body=b"")
+        put = one.put_object(Bucket=name, Key=f"{i}", Body=b"y")
+        assert put["ETag"] == f'"{hashlib.md5(b"y").hexdigest()}"', put
+        assert one.get_object(Bucket=name, Key=f"{i}")["Body"].read() == b"y"
+
+
 def test_conditions_of_reads_and_writes():
     name = bucket()
     etag = S3.put_object(Bucket=name, Key="a", Body=b"1")["ETag"]
@@ -278,6 +331,33 @@ def test_many_deletes_at_once():
     assert "Deleted" not in quiet
     many = {"Objects": [{"Key": f"x{i}"} for i in range(1001)]}
     refused("MalformedXML", S3.delete_objects, Bucket=name, Delete=many)
+
+
+def test_keys_that_cannot_be_are_not_deleted():
+    """One of 65,536 bytes stopped the view of the whole cluster, at each start again."""
+    name = bucket()
+    for versioning in (None, "Enabled", "Suspended"):
+        if versioning:
+            S3.put_bucket_versioning(
+                Bucket=name, VersioningConfiguration={"Status": versioning}
+            )
+        S3.put_object(Bucket=name, Key="a", Body=b"1")
+        for length in (1025, 65_000, 65_535, 65_536, 200_000):
+            wrong = {"Key": "x" * length}
+            one = wrong | {"VersionId": "null"}
+            found = S3.delete_objects(Bucket=name, Delete={"Objects": [wrong, one, {"Key": "a"}]})
+            assert [e["Code"] for e in found["Errors"]] == ["KeyTooLongError"] * 2, found["Errors"]
+            assert [d["Key"] for d in found["Deleted"]] == ["a"], found["Deleted"]
+        raw = client(parameter_validation=False)
+        refused(
+            "MalformedXML",
+            raw.delete_objects,
+            Bucket=name,
+            Delete={"Objects": [{"Key": "a"}, {"Key": ""}]},
+        )
+    found = S3.list_object_versions(Bucket=name)
+    listed = found.get("Versions", []) + found.get("DeleteMarkers", [])
+    assert {one["Key"] for one in listed} == {"a"}, listed
 
 
 def test_copies():
@@ -655,6 +735,37 @@ def test_a_multipart_upload_has_the_checksum_of_its_whole():
         "InvalidRequest", S3.create_multipart_upload, Bucket=name, Key="b",
         ChecksumAlgorithm="SHA256", ChecksumType="FULL_OBJECT",
     )
+
+
+def test_a_part_with_another_checksum_than_its_upload_is_told_so():
+    """A trailing one was said to be missing."""
+    name = bucket()
+    begun = S3.create_multipart_upload(Bucket=name, Key="a", ChecksumAlgorithm="SHA256")
+    at = {"Bucket": name, "Key": "a", "UploadId": begun["UploadId"], "PartNumber": 1}
+    for part in (dict(ChecksumAlgorithm="CRC32"), dict(ChecksumCRC32="y/Q5Jg==")):
+        refused("InvalidRequest", S3.upload_part, Body=b"123456789", **part, **at)
+    # As boto3 sends it over TLS.
+    kind = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+    url = f"{ENDPOINT}/{name}/a?partNumber=1&uploadId={begun['UploadId']}"
+    said = {"x-amz-trailer": "x-amz-checksum-crc32", "x-amz-decoded-content-length": "9"}
+    request = AWSRequest("PUT", url, {**said, "content-encoding": "aws-chunked"})
+    signer = S3SigV4Auth(Credentials(ACCESS, SECRET), "s3", "us-east-1")
+    signer.payload = lambda _: kind
+    signer.add_auth(request)
+    body = b"9\r\n123456789\r\n0\r\nx-amz-checksum-crc32:y/Q5Jg==\r\n\r\n"
+    status, _, told = http("PUT", url, dict(request.headers.items()), body)
+    assert status == 400 and b"InvalidRequest" in told, told
+    S3.upload_part(Body=b"123456789", ChecksumAlgorithm="SHA256", **at)
+
+
+def test_listings_of_uploads_encode_what_they_repeat():
+    name = bucket()
+    S3.create_multipart_upload(Bucket=name, Key="a +\u00fc/b c")
+    listed = S3.list_multipart_uploads(
+        Bucket=name, Prefix="a +", Delimiter="/", KeyMarker="a *", EncodingType="url"
+    )
+    assert (listed["Prefix"], listed["KeyMarker"], listed["Delimiter"]) == ("a%20%2B", "a%20*", "/"), listed
+    assert [p["Prefix"] for p in listed["CommonPrefixes"]] == ["a%20%2B%C3%BC/"]
 
 
 def test_policies_let_others_in_and_nothing_else_does():

@@ -1,6 +1,6 @@
 //! Scribe from outside: real clients, an agent and a node that are killed in turn, a spool that is full.
 
-use super::common::{Finished, Node, Scratch, binary, bytes, finish, free_port, signal};
+use super::common::{Finished, Node, Scratch, attempts, binary, bytes, finish, free_port, signal};
 use super::memcached::python;
 use super::told::Told;
 use holdfast_base::ids::Index;
@@ -128,10 +128,10 @@ impl Client {
         String::from_utf8_lossy(&self.call(&out.finish()).unwrap()).into_owned()
     }
 
-    /// Asks until the door says this; every attempt is a round trip.
+    /// Asks until the door says this.
     pub fn until_told(&mut self, what: &str) {
         let mut last = String::new();
-        for _ in 0..1_000_000 {
+        for () in attempts() {
             last = self.details();
             if last.contains(what) {
                 return;
@@ -154,7 +154,7 @@ impl Client {
     }
 }
 
-fn settings(port: u16) -> String {
+pub fn settings(port: u16) -> String {
     format!("scribe_port = {port}\n")
 }
 
@@ -163,11 +163,11 @@ pub fn lines(node: &Node, category: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Asks until a category has so many messages; every attempt is a round trip.
+/// Asks until a category has so many messages.
 pub fn until(node: &Node, category: &str, messages: u64) {
     let mut client = node.client();
     let mut has = 0;
-    for _ in 0..1_000_000 {
+    for () in attempts() {
         let all = client.scribe_status().unwrap();
         has = all.iter().find(|one| one.category == category).map_or(0, |one| one.messages);
         if has >= messages {
@@ -433,6 +433,60 @@ fn a_copied_spool_is_named_and_gives_nothing_up() {
     node.stop();
 }
 
+/// What only one of two copies of a spool had was in its files, and no command sent it.
+#[test]
+fn what_only_a_copied_spool_has_is_sent_again_once() {
+    let scratch = Scratch::new();
+    let (data, first, second) = (scratch.path("node"), scratch.path("one"), scratch.path("two"));
+    let agent = Agent::start(&first, 0, &data, &[]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"both"), ("d", b"both")]), Some(true));
+    agent.kill();
+    copy(&first, &second);
+    let node = Node::start(&data);
+    let agent = Agent::start(&first, 0, &data, &[]);
+    assert_eq!(Client::new(agent.address).log(&[("c", b"first")]), Some(true));
+    assert_eq!(agent.stop(), 0);
+    let mut copy = Agent::start(&second, 0, &data, &["--drain", "1"]);
+    let mut client = Client::new(copy.address);
+    assert_eq!(client.log(&[("c", b"second"), ("c", b"third"), ("d", b"second")]), Some(true));
+    while client.counter("scribe_overall:copied") == 0 {}
+    copy.told.announce("scribe.copied");
+    let command = |spool: &Path| {
+        let mut command = binary();
+        command.args(["--json", "--server", &format!("unix:{}", node.socket().display())]);
+        command.args(["scribe", "resend", "--spool"]).arg(spool);
+        finish(&mut command, b"")
+    };
+    command(&second).refused(&["another process uses it"]);
+    copy.kill();
+    command(&scratch.path("none")).refused(&["there is none", "directory of an agent"]);
+    for before in [0, 2] {
+        let said = command(&second).ok();
+        let said: Vec<Value> =
+            said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&said[0]["category"], &said[0]["messages"]), (&"c".into(), &2.into()));
+        assert_eq!(said[0]["before"], before);
+        // Of this category nobody had sent anything behind what both have.
+        assert_eq!((&said[1]["category"], &said[1]["spool"]), (&"d".into(), &Value::Null));
+        assert_eq!(lines(&node, "c"), ["both", "first", "second", "third"]);
+        assert_eq!(lines(&node, "d"), ["both", "second"]);
+    }
+    // The other one goes on where it was the first; where it is not any more, it has nothing that is missing.
+    let mut agent = Agent::start(&first, 0, &data, &["--drain", "1"]);
+    agent.told.announce("scribe.copied");
+    assert_eq!(Client::new(agent.address).log(&[("c", b"fourth")]), Some(true));
+    until(&node, "c", 5);
+    agent.stop();
+    let said = command(&first).ok();
+    let said: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&said[0]["messages"], &said[0]["spool"]), (&0.into(), &Value::Null));
+    assert_eq!((&said[1]["category"], &said[1]["messages"]), (&"d".into(), &0.into()));
+    assert!(said[1]["spool"].is_string(), "it is a copy there: {said:?}");
+    assert_eq!(lines(&node, "c"), ["both", "first", "second", "third", "fourth"]);
+    assert_eq!(lines(&node, "d"), ["both", "second"]);
+    node.stop();
+}
+
 /// The first node's log was elsewhere, and who kept it was dead: the agent asked that node for ever, though
 /// another one would have taken everything.
 #[test]
@@ -475,39 +529,60 @@ fn a_reader_needs_the_right_to_its_category_alone() {
     node.stop();
 }
 
-/// What can never be taken got OK, as with Scribe, and was gone.
+/// What `scribe aside` shows of an agent's spool (`--spool`) or a node's data (`--data`).
+fn aside(of: &str, directory: &Path) -> Vec<Value> {
+    let mut command = binary();
+    let command = command.args(["--json", "scribe", "aside", of]).arg(directory);
+    let lines = finish(command, b"").ok();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What can never be taken got OK, as with Scribe, and was gone: first everywhere, then at nodes' own doors, and
+/// whoever wanted to look at it had to end the process that kept it.
 #[test]
-fn what_can_never_be_taken_is_kept_aside() {
+fn what_can_never_be_taken_is_kept_aside_and_shown_while_more_comes() {
     let scratch = Scratch::new();
     let (data, spool) = (scratch.path("node"), scratch.path("spool"));
-    let node = Node::start(&data);
+    let node = Node::start_with(&data, &settings(free_port()));
+    let own_door: SocketAddr = node.ready["scribe"].as_str().unwrap().parse().unwrap();
     let agent = Agent::start(&spool, 0, &data, &[]);
-    let mut client = Client::new(agent.address);
     let long = vec![b'l'; 600 << 10];
     let entries: [(&str, &[u8]); 4] =
         [("../up", b"a name"), ("c", b"good"), ("c", &long), ("nul\0", b"\xff")];
-    assert_eq!(client.log(&entries), Some(true));
-    assert_eq!(client.counter("scribe_overall:received bad"), 3);
-    until(&node, "c", 1);
-    let aside = |json: bool| {
-        let mut command = binary();
-        command.args(json.then_some("--json")).args(["scribe", "aside", "--spool"]);
-        finish(command.arg(&spool), b"")
+    let judge = |lines: &[Value]| {
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!((&lines[0]["category"], &lines[0]["text"]), (&"../up".into(), &"a name".into()));
+        assert_eq!((&lines[1]["category"], &lines[1]["bytes"]), (&"c".into(), &(600 << 10).into()));
+        assert!(lines[1]["why"].as_str().unwrap().contains("too long"));
+        assert_eq!((&lines[2]["category"], &lines[2]["hex"]), (&"nul\0".into(), &"ff".into()));
     };
-    aside(false).refused(&["another process uses it"]);
+    let places = [("--spool", &spool, agent.address), ("--data", &data, own_door)];
+    for (of, directory, address) in places {
+        let mut client = Client::new(address);
+        assert_eq!(client.log(&entries), Some(true));
+        assert_eq!(client.counter("scribe_overall:received bad"), 3);
+        // A call behind it waits for what is aside.
+        assert_eq!(client.log(&[("c", b"behind")]), Some(true));
+        assert_eq!(client.counter("scribe_overall:messages aside"), 3, "{of}");
+        judge(&aside(of, directory));
+    }
+    until(&node, "c", 4);
+    let mut text = binary();
+    let text = finish(text.args(["scribe", "aside", "--spool"]).arg(&spool), b"").ok();
+    assert!(text.contains("../up  a name"), "{text}");
     assert_eq!(agent.stop(), 0);
-    let lines = aside(true).ok();
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 3);
-    assert_eq!((&lines[0]["category"], &lines[0]["text"]), (&"../up".into(), &"a name".into()));
-    assert_eq!((&lines[1]["category"], &lines[1]["bytes"]), (&"c".into(), &(600 << 10).into()));
-    assert!(lines[1]["why"].as_str().unwrap().contains("too long"));
-    assert_eq!((&lines[2]["category"], &lines[2]["hex"]), (&"nul\0".into(), &"ff".into()));
-    assert!(aside(false).ok().contains("../up  a name"));
+    let data = node.kill();
+    places.iter().for_each(|(of, directory, _)| judge(&aside(of, directory)));
+    let node = Node::start(&data);
     let agent = Agent::start(&spool, 0, &data, &[]);
-    assert_eq!(Client::new(agent.address).counter("scribe_overall:messages aside"), 3);
+    for address in [agent.address, own_door] {
+        assert_eq!(Client::new(address).counter("scribe_overall:messages aside"), 3);
+    }
     assert_eq!(agent.stop(), 0);
     node.stop();
+    let mut nothing = binary();
+    let nothing = nothing.args(["scribe", "aside", "--spool"]).arg(scratch.path("none"));
+    finish(nothing, b"").refused(&["nothing was ever kept there", "`scribe_port`"]);
 }
 
 /// Who announced a large call had the room for it at once, and sent nothing: others found none.

@@ -1,6 +1,6 @@
 //! Agents in front of carriers, from outside: whoever is killed, each line is read once; who may send.
 
-use super::common::{Node, Scratch, binary, finish, free_port};
+use super::common::{Node, Scratch, attempts, binary, finish, free_port};
 use super::scribe::{Agent, Client, judge_lines, lines, send_lines, until};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +76,7 @@ fn busy(carriers: &[Option<Agent>]) -> usize {
     let mut clients: Vec<Client> =
         carriers.iter().flatten().map(|carrier| Client::new(carrier.address)).collect();
     let before: Vec<i64> = clients.iter_mut().map(|client| client.counter(CARRIED)).collect();
-    for _ in 0..1_000_000 {
+    for () in attempts() {
         for (at, client) in clients.iter_mut().enumerate() {
             if client.counter(CARRIED) > before[at] {
                 return at;

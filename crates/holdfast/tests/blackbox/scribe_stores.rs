@@ -68,6 +68,53 @@ fn messages_go_where_their_categorys_store_says() {
     node.stop();
 }
 
+/// A node's own door put everything into topics, whatever an agent beside it would have done.
+#[test]
+fn a_nodes_own_door_does_with_messages_what_its_stores_say() {
+    let scratch = Scratch::new();
+    let (file, kept, data) =
+        (scratch.path("stores.toml"), scratch.path("files"), scratch.path("node"));
+    std::fs::write(&file, STORES.replace("FILES", kept.to_str().unwrap())).unwrap();
+    let settings = |stores: &str| format!("scribe_port = {}\n{stores}", free_port());
+    let node = Node::start_with(&data, &settings(&format!("scribe_stores = {file:?}\n")));
+    let address = node.ready["scribe"].as_str().unwrap().parse().unwrap();
+    let mut client = Client::new(address);
+    let call: &[(&str, &[u8])] =
+        &[("debugger", b"gone"), ("both", b"one"), ("other", b"two"), ("both", b"three")];
+    assert_eq!(client.log(call), Some(true));
+    // Each is where OK says it is, and nobody has to be asked until it is.
+    assert_eq!(lines(&node, "both"), ["one", "three"]);
+    assert_eq!(lines(&node, "other"), ["two"]);
+    assert_eq!(lines_of(&kept.join("both")), ["one", "three"]);
+    assert_eq!(client.counter("debugger:ignored"), 1);
+    for number in 0..40 {
+        let click = format!("click {number}");
+        assert_eq!(client.log(&[("clicks", click.as_bytes())]), Some(true));
+    }
+    let clicks: usize = (0..4).map(|at| lines(&node, &format!("clicks_{at:03}")).len()).sum();
+    assert_eq!(clicks, 40);
+    let data = node.kill();
+    assert_eq!(lines_of(&kept.join("both")), ["one", "three"]);
+    let node = Node::start(&data);
+    let mut client = Client::new(address);
+    assert_eq!(client.log(&[("both", b"four")]), Some(true));
+    assert_eq!(lines(&node, "both"), ["one", "three", "four"]);
+    assert_eq!(lines_of(&kept.join("both")), ["one", "three", "four"]);
+    node.stop();
+
+    std::fs::write(&file, "[[store]]\ncategory = 'a'\ntype = 'hdfs'\n").unwrap();
+    let mut up = binary();
+    let said = finish(up.args(["up", "--data"]).arg(&data), b"");
+    let last = said.err.lines().last().unwrap();
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for what in ["stores.toml", "`a`", "there is no type `hdfs`"] {
+        assert!(last.contains(what), "{what}: {}", said.err);
+    }
+    let mut up = binary();
+    up.args(["up", "--scribe-port", "0", "--scribe-stores"]).arg(&file).arg("--data").arg(&data);
+    finish(&mut up, b"").refused(&["`--scribe-stores`", "`--scribe-port`"]);
+}
+
 #[test]
 fn a_file_of_stores_that_is_none_is_refused_and_a_scribe_conf_translated() {
     let scratch = Scratch::new();

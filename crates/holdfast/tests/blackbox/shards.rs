@@ -2,19 +2,19 @@
 //! through every node.
 
 use crate::cluster::Dev;
-use crate::common::{Node, Scratch, bytes, free_port, read_there};
+use crate::common::{Node, Scratch, attempts, bytes, free_port, read_there};
 use crate::s3::{blob, start_with};
 use holdfast_client::NewFile;
 use holdfast_wire::admin::Shard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Asks every node until `good` says so of the shards that it has. Every attempt is a round trip.
+/// Asks every node until `good` says so of the shards that it has.
 #[track_caller]
 fn until(dev: &Dev, what: &str, good: impl Fn(&[Shard]) -> bool) {
     for node in 1..=3 {
         let mut client = dev.client(node, &[]);
         let mut last = Vec::new();
-        let came = (0..2_000_000).any(|_| {
+        let came = attempts().any(|()| {
             last = client.shards().unwrap();
             good(&last)
         });
@@ -194,12 +194,12 @@ fn a_directory_with_content_moves_whoever_is_killed() {
     assert!(found.all(|line| line.starts_with("- audit: ")), "{told}");
 }
 
-/// Of one node, asked until it says so. Every attempt is a round trip.
+/// Of one node, asked until it says so.
 #[track_caller]
 pub fn until_one(node: &Node, what: &str, good: impl Fn(&[Shard]) -> bool) {
     let mut client = node.client();
     let mut last = Vec::new();
-    let came = (0..2_000_000).any(|_| {
+    let came = attempts().any(|()| {
         last = client.shards().unwrap();
         good(&last)
     });

@@ -1,8 +1,7 @@
 //! A small shop beside a database of any kind: caches, a node, an invalidator, and those who read and write
 //! prices while parts die.
 
-use super::common::{Finished, Node, Scratch, binary, free_port};
-use super::mariadb::until;
+use super::common::{Finished, Node, Scratch, binary, free_port, until};
 use super::told::Told;
 use holdfast_base::{Error, Result};
 use holdfast_cache_client::{CacheClientOptions, Client, Lookaside, LookasideOptions};
@@ -171,7 +170,10 @@ pub struct Stand {
 
 impl Stand {
     pub fn start(scratch: &Scratch, text: &str) -> Stand {
-        let node = Node::start(&scratch.path("node"));
+        Stand::around(Node::start(&scratch.path("node")), scratch, text)
+    }
+
+    pub fn around(node: Node, scratch: &Scratch, text: &str) -> Stand {
         let caches: Vec<Cache> = (0..2).map(|_| Cache::start(free_port())).collect();
         let (routes, map) = (scratch.path("routes.toml"), scratch.path("map.toml"));
         std::fs::write(&map, text).unwrap();

@@ -2,7 +2,7 @@
 //! people do wrong.
 
 use crate::cluster::Dev;
-use crate::common::{Node, Scratch, bytes};
+use crate::common::{Node, Scratch, attempts, bytes};
 use holdfast_client::{Client, TableWrite};
 use holdfast_wire::table::{Expect, Level, Record, Written};
 use std::collections::BTreeMap;
@@ -70,6 +70,57 @@ fn records_are_written_read_and_scanned_by_command() {
     node.run(&["log", "trim", "table/users/0", "2"]).refused(&["table/users/0"]);
 }
 
+#[test]
+fn a_group_is_written_by_command_or_not_at_all() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    let file = scratch.path("group");
+    node.run(&["table", "create", "t"]).ok();
+    let write = |lines: &str| {
+        fs::write(&file, lines).unwrap();
+        node.run(&["table", "write", "t", file.to_str().unwrap()])
+    };
+    let absent = "{\"key\": \"c\", \"check\": true, \"if_absent\": true}\n";
+    // A key may be what no shell can pass.
+    let first =
+        "{\"key\": \"a\\u0000\\n\", \"value\": \"1\"}\n{\"key\": \"b\", \"value\": \"\\t\"}\n";
+    let told = write(&[first, absent].concat()).ok();
+    assert_eq!(told, "a\\0\\n: version 1\nb: version 1\nc: looked at, and absent\n");
+    let wrong = "{\"key\": \"b\", \"delete\": true, \"if_version\": 2}\n";
+    write(&["{\"key\": \"d\", \"value\": \"1\"}\n", wrong].concat()).refused(&[
+        "record `b`",
+        "version 1",
+        "nothing was written",
+    ]);
+    let deletes = "{\"key\": \"b\", \"delete\": true}\n{\"key\": \"a\\u0000\\n\", \"check\": true, \"if_version\": 1}";
+    assert_eq!(write(deletes).ok(), "b: deleted, at version 2\na\\0\\n: looked at, version 1\n");
+    assert_eq!(node.json(&["table", "scan", "t"]).len(), 1);
+    write("").refused(&["0 records"]);
+    write("{\"key\": \"a\"}").refused(&["line 1", "say one of"]);
+}
+
+/// It was written, and who was told only of the session would write it once more.
+#[test]
+fn what_was_written_is_said_where_a_session_cannot_be_kept() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    node.run(&["table", "create", "t"]).ok();
+    let nowhere = scratch.path("no directory/session");
+    let nowhere = nowhere.to_str().unwrap();
+    let group = scratch.path("group");
+    fs::write(&group, "{\"key\": \"k\", \"value\": \"v\"}").unwrap();
+    for (words, said) in [
+        (&["put", "t", "k", "v"][..], "version 1\n"),
+        (&["write", "t", group.to_str().unwrap()], "k: version 2\n"),
+        (&["get", "t", "k"], "v"),
+        (&["delete", "t", "k"], "deleted, at version 3\n"),
+    ] {
+        let told = node.run(&[&["table"], words, &["--session", nowhere]].concat());
+        assert_eq!((told.code, String::from_utf8(told.out).unwrap().as_str()), (Some(1), said));
+        assert!(told.err.contains("keep the session"), "{}", told.err);
+    }
+}
+
 /// A table lies in memory: it takes no more of it than the settings say, and goes on when records go.
 #[test]
 fn a_table_that_has_no_more_room_refuses_and_goes_on() {
@@ -95,7 +146,7 @@ fn a_table_that_has_no_more_room_refuses_and_goes_on() {
 }
 
 /// Writes until it is told to end: what was acknowledged, by key.
-pub fn writes(mut client: Client, writer: u64, ends: &AtomicBool) -> BTreeMap<String, Vec<u64>> {
+fn writes(mut client: Client, writer: u64, ends: &AtomicBool) -> BTreeMap<String, Vec<u64>> {
     let mut acknowledged: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     let mut table = client.table("t");
     for number in 0u64.. {
@@ -111,6 +162,31 @@ pub fn writes(mut client: Client, writer: u64, ends: &AtomicBool) -> BTreeMap<St
         }
     }
     acknowledged
+}
+
+/// What each client was told of what it wrote beside `work`. They end where that fails, too.
+pub fn beside_writers(
+    clients: Vec<Client>,
+    work: impl FnOnce(),
+) -> Vec<BTreeMap<String, Vec<u64>>> {
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let end = Ends(&ends);
+        let write = |(writer, client)| {
+            let ends = &ends;
+            scope.spawn(move || writes(client, writer, ends))
+        };
+        let threads: Vec<_> = (0..).zip(clients).map(write).collect();
+        work();
+        drop(end);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 /// Each acknowledged write is one version, whatever was repeated; nothing goes.
@@ -139,28 +215,18 @@ fn what_was_acknowledged_is_there_once_whenever_the_node_is_killed() {
     let mut node = Some(Node::start(&data));
     let first = node.as_ref().unwrap();
     first.run(&["table", "create", "t", "--tablets", "2"]).ok();
-    let clients: Vec<_> = (0..3).map(|writer| (writer, first.client())).collect();
-    let ends = AtomicBool::new(false);
-    let all = std::thread::scope(|scope| {
-        let threads: Vec<_> = clients
-            .into_iter()
-            .map(|(writer, client)| {
-                let ends = &ends;
-                scope.spawn(move || writes(client, writer, ends))
-            })
-            .collect();
+    let clients = (0..3).map(|_| first.client()).collect();
+    let all = beside_writers(clients, || {
         for round in 0..3 {
-            // Every attempt is a round trip, so that some writes lie between two kills.
+            // Some writes lie between two kills.
             let running = node.take().unwrap();
             let mut client = running.client();
             let grew = |client: &mut Client| client.table_describe("t").unwrap().tablets[0].applied;
             let before = grew(&mut client);
-            assert!((0..2_000_000).any(|_| grew(&mut client) > before + 20), "round {round}");
+            assert!(attempts().any(|()| grew(&mut client) > before + 20), "round {round}");
             running.kill();
             node = Some(Node::start(&data));
         }
-        ends.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     let mut client = node.as_ref().unwrap().client();
     let keys = all.iter().flat_map(BTreeMap::keys).cloned();
@@ -174,13 +240,8 @@ fn three_nodes_serve_a_table_whoever_is_asked_and_whoever_dies() {
     let scratch = Scratch::new();
     let dev = Dev::start(&scratch.path("dev"), 3);
     dev.run(2, &["table", "create", "t", "--mode", "strong"]).ok();
-    let ends = AtomicBool::new(false);
-    let all = std::thread::scope(|scope| {
-        let start = |writer: u64| {
-            let (dev, ends) = (&dev, &ends);
-            scope.spawn(move || writes(dev.client(writer as u16 + 1, &[1, 2, 3]), writer, ends))
-        };
-        let threads: Vec<_> = (0..3).map(start).collect();
+    let clients = (1..=3).map(|node| dev.client(node, &[1, 2, 3])).collect();
+    let all = beside_writers(clients, || {
         // It keeps the log.
         dev.order(&["kill", "1", "--hard"]).ok();
         dev.order(&["start", "1"]).ok();
@@ -190,9 +251,7 @@ fn three_nodes_serve_a_table_whoever_is_asked_and_whoever_dies() {
         let grew =
             |client: &mut Client| client.table_describe("t").map_or(0, |t| t.tablets[0].applied);
         let before = grew(&mut client);
-        assert!((0..2_000_000).any(|_| grew(&mut client) > before + 50), "nobody writes any more");
-        ends.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        assert!(attempts().any(|()| grew(&mut client) > before + 50), "nobody writes any more");
     });
     for node in 1..=3 {
         judge(&all, |key| {

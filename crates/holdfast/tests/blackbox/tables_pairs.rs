@@ -1,17 +1,14 @@
 //! Tables in three regions of two nodes each: of each pair one keeps the log and decides, the other one follows, and
 //! passes on what it is asked, by clients and by other regions. Either of them is killed.
 
-use crate::common::{Node, SETTINGS, Scratch, free_port};
-use crate::tables::{judge, writes};
+use crate::common::{Node, SETTINGS, Scratch, attempts, free_port};
+use crate::tables::{beside_writers, judge};
 use holdfast_client::Client;
 use holdfast_wire::table::{Level, Record};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Every attempt is a round trip to a node.
-const ATTEMPTS: usize = 300_000;
 /// Of a pair, who keeps the log and who follows.
 const KEEPER: usize = 0;
 const FOLLOWER: usize = 1;
@@ -97,8 +94,8 @@ impl Pairs {
             let info = client.table_describe("t");
             info.map_or(0, |info| info.tablets.iter().map(|tablet| tablet.applied).sum::<u64>())
         };
-        let before = (0..ATTEMPTS).map(|_| applied()).find(|applied| *applied > 0).unwrap_or(0);
-        assert!((0..ATTEMPTS).any(|_| applied() > before + 40), "{what}");
+        let before = attempts().map(|()| applied()).find(|applied| *applied > 0).unwrap_or(0);
+        assert!(attempts().any(|()| applied() > before + 40), "{what}");
     }
 }
 
@@ -107,16 +104,10 @@ fn pairs_of_nodes_keep_a_table_whichever_of_them_is_killed() {
     let mut pairs = Pairs::start();
     let create = ["table", "create", "t", "--mode", "strong", "--tablets", "2"];
     let create = |pairs: &Pairs| pairs.node(1, FOLLOWER).run(&create);
-    let made = (0..1000).map(|_| create(&pairs)).find(|made| made.code == Some(0));
+    let made = attempts().map(|()| create(&pairs)).find(|made| made.code == Some(0));
     assert!(made.is_some(), "{:?}", create(&pairs));
     let clients: Vec<Client> = (0..3).map(|region| pairs.node(region, FOLLOWER).client()).collect();
-    let ends = AtomicBool::new(false);
-    let all = std::thread::scope(|scope| {
-        let writes = |(writer, client)| {
-            let ends = &ends;
-            scope.spawn(move || writes(client, writer, ends))
-        };
-        let threads: Vec<_> = (0..).zip(clients).map(writes).collect();
+    let all = beside_writers(clients, || {
         pairs.goes_on(0, FOLLOWER, "three followers pass on what they are asked");
         // Its region is away; another one leads its homes.
         pairs.kill(0, KEEPER);
@@ -125,7 +116,7 @@ fn pairs_of_nodes_keep_a_table_whichever_of_them_is_killed() {
             let info = client.table_describe("t").unwrap();
             !info.tablets.iter().flat_map(|t| &t.streams).any(|stream| stream.leader == 0)
         };
-        assert!((0..ATTEMPTS).any(|_| is_led()), "nobody takes region 0 over");
+        assert!(attempts().any(|()| is_led()), "nobody takes region 0 over");
         pairs.goes_on(1, FOLLOWER, "a region is away");
         pairs.begin(0, KEEPER);
         // The others turn to the one that keeps the log.
@@ -134,8 +125,6 @@ fn pairs_of_nodes_keep_a_table_whichever_of_them_is_killed() {
         pairs.goes_on(0, FOLLOWER, "region 0 is back");
         pairs.begin(1, FOLLOWER);
         pairs.goes_on(1, FOLLOWER, "the pair is whole again");
-        ends.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     let read = |region: usize, at: usize, key: &str| -> Option<Record> {
         let mut client = pairs.node(region, at).client();

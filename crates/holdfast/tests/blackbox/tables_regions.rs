@@ -1,22 +1,18 @@
 //! Tables in three regions, each a process with a log of its own: written from all sides while a home is killed,
 //! made anew where a log was lost, and what people set up wrongly.
 
-use crate::common::{Node, SETTINGS, Scratch, binary, finish, free_port};
-use crate::tables::{judge, writes};
+use crate::common::{Node, SETTINGS, Scratch, attempts, binary, finish, free_port};
+use crate::tables::{beside_writers, judge};
 use holdfast_client::Client;
 use holdfast_wire::table::{Found, Level, Record};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Every attempt is a round trip to a node.
-const ATTEMPTS: usize = 300_000;
 
 /// Three regions that know each other.
-struct Regions {
+pub struct Regions {
     /// In front of their directories: they end before those go.
-    nodes: [Option<Node>; 3],
+    pub nodes: [Option<Node>; 3],
     scratch: Scratch,
     ports: [u16; 3],
     tls: bool,
@@ -24,7 +20,7 @@ struct Regions {
 
 impl Regions {
     /// Each with an authority of its own, if they speak TLS.
-    fn start(tls: bool) -> Regions {
+    pub fn start(tls: bool) -> Regions {
         let ports = [free_port(), free_port(), free_port()];
         let mut regions =
             Regions { scratch: Scratch::new(), ports, nodes: [None, None, None], tls };
@@ -46,7 +42,7 @@ impl Regions {
     fn settled(&self, region: usize) {
         let name = format!("probe-{region}");
         let create = || self.node(region).run(&["table", "create", &name]);
-        let made = (0..1000).map(|_| create()).find(|made| made.code == Some(0));
+        let made = attempts().map(|()| create()).find(|made| made.code == Some(0));
         assert!(made.is_some(), "{:?}", create());
     }
 
@@ -109,15 +105,15 @@ impl Regions {
         fs::write(self.data(region).join("holdfast.toml"), settings).unwrap();
     }
 
-    fn begin(&mut self, region: usize) {
+    pub fn begin(&mut self, region: usize) {
         self.nodes[region] = Some(Node::start(&self.data(region)));
     }
 
-    fn kill(&mut self, region: usize) {
+    pub fn kill(&mut self, region: usize) {
         self.nodes[region].take().unwrap().kill();
     }
 
-    fn node(&self, region: usize) -> &Node {
+    pub fn node(&self, region: usize) -> &Node {
         self.nodes[region].as_ref().unwrap()
     }
 
@@ -130,7 +126,7 @@ impl Regions {
     /// Until all regions show the same.
     #[track_caller]
     fn settle(&self) -> Vec<Found> {
-        for _ in 0..ATTEMPTS {
+        for () in attempts() {
             let shown = self.shown(0);
             if !shown.is_empty() && shown == self.shown(1) && shown == self.shown(2) {
                 return shown;
@@ -144,15 +140,7 @@ fn written_while_a_home_is_killed(tls: bool, mode: &str) {
     let mut regions = Regions::start(tls);
     regions.node(1).run(&["table", "create", "t", "--mode", mode, "--tablets", "2"]).ok();
     let clients: Vec<Client> = (0..3).map(|region| regions.node(region).client()).collect();
-    let ends = AtomicBool::new(false);
-    let all = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..)
-            .zip(clients)
-            .map(|(writer, client)| {
-                let ends = &ends;
-                scope.spawn(move || writes(client, writer, ends))
-            })
-            .collect();
+    let all = beside_writers(clients, || {
         for victim in 0..2 {
             let survivor = 1 - victim;
             let mut client = regions.node(survivor).client();
@@ -160,7 +148,7 @@ fn written_while_a_home_is_killed(tls: bool, mode: &str) {
                 client.table_describe("t").unwrap().tablets.iter().map(|t| t.applied).sum::<u64>()
             };
             let before = grew(&mut client);
-            assert!((0..ATTEMPTS).any(|_| grew(&mut client) > before + 60), "{mode}: {victim}");
+            assert!(attempts().any(|()| grew(&mut client) > before + 60), "{mode}: {victim}");
             regions.kill(victim);
             if mode == "strong" {
                 // Its homes are led by somebody else, and all that was told is there.
@@ -169,15 +157,13 @@ fn written_while_a_home_is_killed(tls: bool, mode: &str) {
                     let streams = info.tablets.iter().flat_map(|tablet| &tablet.streams);
                     streams.filter(|s| usize::from(s.leader) == victim).count() > 0
                 };
-                assert!((0..ATTEMPTS).any(|_| !lost(&mut client)), "nobody takes {victim} over");
+                assert!(attempts().any(|()| !lost(&mut client)), "nobody takes {victim} over");
                 let before = grew(&mut client);
-                assert!((0..ATTEMPTS).any(|_| grew(&mut client) > before + 20), "{victim} is lost");
+                assert!(attempts().any(|()| grew(&mut client) > before + 20), "{victim} is lost");
             }
             // Where nobody leads its homes, whoever writes there waits for it.
             regions.begin(victim);
         }
-        ends.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     let shown = regions.settle();
     let shown: BTreeMap<String, Record> = shown
@@ -235,7 +221,7 @@ fn a_region_whose_log_is_lost_is_made_again() {
         let least = |home: u8| if home == 0 { 5 } else { 2 };
         streams.iter().all(|s| s.held == s.shown && s.held >= least(s.home))
     };
-    assert!((0..ATTEMPTS).any(|_| counts(&regions)), "it is not counted");
+    assert!(attempts().any(|()| counts(&regions)), "it is not counted");
     regions.kill(0);
     t(&regions, 2, &["put", "t", "k0", "behind"]).ok();
     assert_eq!(t(&regions, 1, &["get", "t", "k0", "--strong"]).ok(), "behind");
@@ -285,7 +271,7 @@ fn a_region_that_was_sealed_comes_back_with_branches() {
     regions.begin(1);
     let described = || t(&regions, 0, &["describe", "t"]).ok();
     let put = || t(&regions, 1, &["put", "t", "left", "before"]);
-    assert!((0..100).any(|_| put().code == Some(0)), "{}", described());
+    assert!(attempts().any(|()| put().code == Some(0)), "{}", described());
     assert!(described().contains("called lost"), "{}", described());
     t(&regions, 0, &["seal", "t", "--lost", "2"]).ok();
     t(&regions, 1, &["put", "t", "changed", "meanwhile", "--if-version", "1"]).ok();
@@ -293,7 +279,7 @@ fn a_region_that_was_sealed_comes_back_with_branches() {
     regions.begin(2);
     let branches = |region: usize| {
         let list = |regions: &Regions| t(regions, region, &["branches", "t"]);
-        let listed = (0..ATTEMPTS).map(|_| list(&regions).ok());
+        let listed = attempts().map(|()| list(&regions).ok());
         let both = |listed: &String| listed.lines().count() == 2;
         listed.into_iter().find(both).unwrap_or_else(|| panic!("{:?}", list(&regions)))
     };
@@ -315,7 +301,7 @@ fn a_region_that_was_sealed_comes_back_with_branches() {
     t(&regions, 0, &["resolve", "t", "deleted", "--keep", "record"]).ok();
     for region in 0..3 {
         let none = || t(&regions, region, &["branches", "t"]).ok().is_empty();
-        assert!((0..ATTEMPTS).any(|_| none()), "region {region}");
+        assert!(attempts().any(|()| none()), "region {region}");
         assert_eq!(t(&regions, region, &["get", "t", "changed", "--latest"]).ok(), "alone, too");
         assert_eq!(t(&regions, region, &["get", "t", "deleted", "--latest"]).ok(), "meanwhile");
     }
@@ -409,9 +395,9 @@ fn a_table_is_dropped_by_a_region_that_was_away_too() {
     regions.begin(2);
     let gone = || t(&regions, 2, &["get", "t", "a"]);
     let is_gone = |told: &crate::common::Finished| told.err.contains("it was dropped");
-    assert!((0..ATTEMPTS).any(|_| is_gone(&gone())), "{:?}", gone());
+    assert!(attempts().any(|()| is_gone(&gone())), "{:?}", gone());
     let create = || t(&regions, 2, &["create", "t", "--tablets", "2"]);
-    assert!((0..1000).any(|_| create().code == Some(0)), "{:?}", create());
+    assert!(attempts().any(|()| create().code == Some(0)), "{:?}", create());
     assert_eq!(t(&regions, 2, &["put", "t", "a", "after"]).ok().trim(), "version 1");
     assert_eq!(regions.settle().len(), 1);
     for region in 0..3 {

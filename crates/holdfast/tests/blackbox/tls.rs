@@ -1,6 +1,6 @@
 //! Ports with certificates from outside: their clients, their renewal, and what they refuse.
 
-use super::common::{Finished, Node, Scratch, binary, finish, free_port};
+use super::common::{Finished, Node, Scratch, attempts, binary, finish, free_port};
 use super::memcached::{Memcached, python};
 use super::s3::{blob, clients, credentials};
 use rcgen::{
@@ -252,7 +252,7 @@ fn a_second_handshake_within_a_connection_is_refused() {
 fn until(http: u16, wanted: &str) -> String {
     let to = SocketAddr::from(([127, 0, 0, 1], http));
     let ask = || say(to, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    for _ in 0..1_000_000 {
+    for () in attempts() {
         let answer = ask();
         if answer.contains(wanted) {
             return answer;

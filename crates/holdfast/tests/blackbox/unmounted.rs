@@ -1,7 +1,7 @@
 //! Disks that are not there when their node starts: it goes on with the others, says which one is
 //! missing, and makes nothing in its place until a person has given it up.
 
-use crate::common::{Node, Scratch, binary, bytes, finish, free_port};
+use crate::common::{Node, Scratch, attempts, binary, bytes, finish, free_port};
 use crate::health::{ill, well};
 use holdfast_client::{Client, NewFile};
 use holdfast_wire::admin::Cluster;
@@ -256,7 +256,6 @@ fn a_member_without_one_of_its_disks_is_made_up_for_and_has_it_back() {
     let all_there = |client: &mut Client| {
         (0..files).all(|i| client.get(&format!("/f{i}")).unwrap() == content(i))
     };
-    // Every attempt is a round trip; their number is a bound, not a time.
     let until = |client: &mut Client, state: &str| {
         let there = |cluster: &Cluster| {
             let stores = cluster.nodes.iter().flat_map(|node| &node.stores);
@@ -266,7 +265,7 @@ fn a_member_without_one_of_its_disks_is_made_up_for_and_has_it_back() {
             let as_wanted = if state == "live" { states.is_empty() } else { states == [state] };
             as_wanted && (recovery.short, recovery.lost) == (0, 0)
         };
-        let looks = (0..1_000_000).any(|_| there(&client.cluster().unwrap()));
+        let looks = attempts().any(|()| there(&client.cluster().unwrap()));
         assert!(looks, "{:?}", client.cluster());
     };
     let data = second.stop();

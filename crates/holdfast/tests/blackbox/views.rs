@@ -1,7 +1,7 @@
 //! Views of items and rides from outside: what was acknowledged is read by every view, also after a
 //! kill, and a ride brings all of it, by the commands that the page has.
 
-use super::common::{Node, Scratch, binary, finish, free_port};
+use super::common::{Node, Scratch, attempts, binary, finish, free_port};
 use super::stopped_views::files_below;
 use serde_json::Value;
 use std::path::Path;
@@ -203,8 +203,7 @@ fn a_damaged_view_is_folded_again() {
 
 /// What `view status` says of a view, once it is as it should be.
 pub fn view_once(node: &Node, name: &str, good: impl Fn(&Value) -> bool) -> Value {
-    // Each a process of its own: their number is a bound, not a time.
-    for _ in 0..10_000 {
+    for () in attempts() {
         let views = node.json(&["view", "status"]);
         if let Some(view) = views.into_iter().find(|view| view["view"] == name && good(view)) {
             return view;
@@ -257,7 +256,7 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
     assert_eq!((items.len(), values(&items)), (20, 5), "as it was then: {end}");
     assert!(items.iter().all(|(_, index, _)| *index < marks[1]));
 
-    let trimmed = (0..10_000).any(|_| begins(&node) >= marks[0]);
+    let trimmed = attempts().any(|()| begins(&node) >= marks[0]);
     assert!(trimmed, "two images were made");
     assert_eq!(begins(&node), marks[0], "the second image is left if the first one is lost");
     let memory = "orders memory 0/1";
@@ -390,7 +389,7 @@ fn halves_on_two_nodes_are_ridden_together() {
     for i in 50..60 {
         first.run(&["view", "put", "orders", "nodes", &format!("k{i}"), "1"]).ok();
     }
-    assert!((0..10_000).any(|_| begins(&first) == mark), "two hosts have images of all keys");
+    assert!(attempts().any(|()| begins(&first) == mark), "two hosts have images of all keys");
     // Not before: a ride holds the log behind it for a while.
     let names = |numbers: std::ops::Range<u32>| numbers.map(|i| format!("k{i}"));
     let sorted = |mut keys: Vec<String>| {

@@ -1,7 +1,7 @@
 //! Views as processes of their own: they follow a cluster through a node, answer and are ridden at their
 //! own addresses, survive kill -9, and are given no chunk.
 
-use super::common::{Node, Scratch, binary, finish, free_port};
+use super::common::{Node, Scratch, binary, finish, free_port, until};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -38,11 +38,6 @@ fn of_all(nodes: &[&Node], words: &[&str]) -> Vec<Value> {
     command.args(["--json", "--server", &servers.join(",")]).args(words);
     let text = finish(&mut command, b"").ok();
     text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
-}
-
-/// Asks again until it is so: each attempt is a round trip, their number a bound.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    assert!((0..10_000).any(|_| is_so()), "waited in vain until {what}");
 }
 
 fn keys_ridden(nodes: &[&Node], reached: &str) -> Vec<String> {

@@ -1,9 +1,8 @@
 //! What commands on views and rides leave behind: nothing where they fail, and say what was being done; and of what
 //! is kept for riders, no more than was allowed.
 
-use super::common::{Node, Scratch, finish, free_port};
+use super::common::{Node, Scratch, finish, free_port, until};
 use super::http::get;
-use super::views_alone::until;
 
 const SETTINGS: &str = "dram = \"0\"\nscrub = \"0\"\n";
 

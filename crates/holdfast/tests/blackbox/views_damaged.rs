@@ -1,6 +1,6 @@
 //! Views that are damaged, stopped or opened in the very moment in which somebody uses them.
 
-use super::common::{Node, Scratch, free_port};
+use super::common::{Node, Scratch, attempts, free_port};
 use super::stopped_views::files_below;
 use super::views::{begins, images, view_once};
 use std::os::unix::fs::FileExt;
@@ -122,7 +122,7 @@ fn files_that_are_removed_below_a_running_view_are_made_anew() {
     std::fs::remove_file(place.join("view")).unwrap();
     view_once(&node, VIEW, |view| place.join("view").exists() && view["applied"] != 0);
     // What the node writes there meanwhile makes that fail.
-    assert!((0..1000).any(|_| std::fs::remove_dir_all(&place).is_ok()));
+    assert!(attempts().any(|()| std::fs::remove_dir_all(&place).is_ok()));
     view_once(&node, VIEW, |view| {
         view["applied"].as_u64() >= Some(mark) && place.join("view").exists()
     });
@@ -189,7 +189,7 @@ fn indexes_of_whatever_fields_have_files_of_their_own() {
     });
     let put = |key: &str| node.run(&["view", "put", "orders", "a", key, "{}"]).ok();
     ["m", "n", "o"].iter().for_each(|key| drop(put(key)));
-    assert!((0..10_000).any(|_| begins(&node) >= marks[0]), "there are two images");
+    assert!(attempts().any(|()| begins(&node) >= marks[0]), "there are two images");
     for (collection, field) in pairs {
         let run = ["view", "run", "index", "orders", "--collection", collection, "--field", field];
         node.run(&run).ok();

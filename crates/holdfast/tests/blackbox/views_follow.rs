@@ -1,7 +1,7 @@
 //! Rides that go on with the log: by the command, and by programs through the Rust client.
 
-use super::common::{Node, Scratch, binary, finish, free_port};
-use super::views_alone::{followed, followed_with, start, until};
+use super::common::{Node, Scratch, binary, finish, free_port, until};
+use super::views_alone::{followed, followed_with, start};
 use holdfast_base::Kind;
 use holdfast_base::ids::Index;
 use holdfast_client::view::{Changes, Follow, Rode};
@@ -384,6 +384,10 @@ fn whoever_may_ride_may_follow_over_tcp_too() {
     };
     assert_eq!(read(&reads, "view/orders").code, Some(0));
     assert_eq!(read(&reads, "namespace/0").code, Some(1));
+    // No name stands for all topics: the sentence named none, between two ticks.
+    let mut command = binary();
+    let all = command.args(["--server", &server, "--token"]).arg(&reads).args(["view", "status"]);
+    finish(all, b"").refused(&["use all topics: it takes the right `log:*:r`"]);
     node.stop();
 }
 

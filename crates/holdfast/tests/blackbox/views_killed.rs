@@ -1,8 +1,8 @@
 //! kill -9 of a view's process that certainly is in the middle of something: what lies in its directory, or what
 //! its commands say, shows that; then it is stopped, looked at once more, and killed. Nothing is awaited by time.
 
-use super::common::{Node, Scratch, binary, finish, signal};
-use super::views_alone::{followed_with, start, until};
+use super::common::{Node, Scratch, binary, finish, signal, until};
+use super::views_alone::{followed_with, start};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! Rides over images of two nodes, one of which is killed in the middle.
 
-use super::common::{Node, Scratch, binary, finish, free_port};
+use super::common::{Node, Scratch, attempts, binary, finish, free_port};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -60,7 +60,7 @@ fn with_image(node: &Node, view: &str, mark: u64) {
         let images = one["images"].as_array().unwrap();
         one["view"] == view && images.iter().any(|image| image["index"] == mark)
     };
-    let found = (0..10_000).any(|_| node.json(&["view", "status"]).iter().any(has));
+    let found = attempts().any(|()| node.json(&["view", "status"]).iter().any(has));
     assert!(found, "{view} has an image of {mark}");
 }
 

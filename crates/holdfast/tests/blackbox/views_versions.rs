@@ -2,7 +2,7 @@
 //! by the horizon, and begun with. Nothing of that takes memory by how many there are. `make versions` runs it with a
 //! million.
 
-use super::common::{Node, Scratch};
+use super::common::{Node, Scratch, attempts};
 use super::views::{images, view_once};
 use holdfast_base::ids::Index;
 use holdfast_client::view::Changes;
@@ -101,7 +101,7 @@ fn a_key_with_very_many_versions_is_read_ridden_passed_and_begun_with_in_little_
     let horizon = made[made.len() - 11];
     node.run(&["view", "horizon", "t", &horizon.to_string()]).ok();
     let moved = |told: &(u64, Value)| told.0 == 11;
-    assert!((0..1000).any(|_| moved(&ridden(&node, &["--versions"]))));
+    assert!(attempts().any(|()| moved(&ridden(&node, &["--versions"]))));
     assert!(get(Some(made[0])).unwrap_err().message.contains("are gone"));
     let found = get(Some(horizon)).unwrap().found.remove(0).unwrap();
     assert_eq!(found.index.0, horizon);

@@ -1,7 +1,7 @@
 //! After a trim, each host in turn loses all that its views keep, images among it: every view of whatever partition
 //! count begins with what the others have, and holds what a plain fold of all changes holds.
 
-use super::common::{Node, Scratch, binary, finish, free_port};
+use super::common::{Node, Scratch, attempts, binary, finish, free_port};
 use super::views::{begins, images, view_once};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ fn trim(nodes: &[Node], model: &mut Model, round: u32) {
     change(&nodes[0], model, round);
     // Views of a host that was wiped began with rides of the others' images: what these hold, the log keeps for a
     // minute behind their end.
-    assert!((0..200_000).any(|_| begins(&nodes[0]) >= mark), "three hosts have images of all keys");
+    assert!(attempts().any(|()| begins(&nodes[0]) >= mark), "three hosts have images of all keys");
 }
 
 /// What the views of a node hold of the keys that there are, and of those that there were. No ride: what rides hold

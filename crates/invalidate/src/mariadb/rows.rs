@@ -124,6 +124,11 @@ impl Rows {
         self.open.is_some()
     }
 
+    /// Which of the log's files is read; empty before the first is named.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     /// Takes the log's next event; a transaction if that ends one, and why its keys are not known if they are not.
     /// Fails where nothing behind it can be told apart.
     pub fn take(

@@ -171,7 +171,7 @@ impl Connection {
         }
         self.link.agree_on_tls(tls, address, CONNECT).await.map_err(|e| match e.kind {
             // Whom it is to believe is somebody's to say.
-            Kind::Denied => Error::invalid(e.message),
+            Kind::Denied => Error::invalid(tls::refused(&e.message, &TLS)),
             _ => e,
         })
     }

@@ -88,7 +88,9 @@ impl Mark for At {
         match position {
             // A walsender may say once more how far it was.
             Position::Postgres(at) => at.lsn = at.lsn.max(self.end),
-            Position::MariaDb(_) => unreachable!("a topic follows one kind of database"),
+            Position::MariaDb(_) | Position::Table(_) => {
+                unreachable!("a topic follows one kind of database")
+            }
         }
     }
 }

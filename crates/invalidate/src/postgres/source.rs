@@ -288,7 +288,7 @@ impl Source for Postgres {
     fn behind_bytes(&mut self, position: &Position, _last: Option<&At>) -> Result<Option<u64>> {
         Ok(match position {
             Position::Postgres(at) => self.log_end.map(|end| end.0.saturating_sub(at.lsn.0)),
-            Position::MariaDb(_) => None,
+            Position::MariaDb(_) | Position::Table(_) => None,
         })
     }
 

@@ -10,6 +10,7 @@ use crate::mariadb::MariaDb;
 use crate::position::Position;
 use crate::postgres::Postgres;
 use crate::source::{Database, Read, Reshaped, Servers, Source, refused};
+use crate::table::Table;
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::Client;
@@ -52,6 +53,7 @@ pub fn run(shared: &Arc<Shared>, ready: impl FnOnce() -> Result<()>) -> Result<(
         let ended = match &shared.settings.database {
             Database::MariaDb(servers) => watch::<MariaDb>(shared, servers, &mut ready),
             Database::Postgres(servers) => watch::<Postgres>(shared, servers, &mut ready),
+            Database::Table(servers) => watch::<Table>(shared, servers, &mut ready),
         };
         match ended {
             Err(e) if matches!(e.kind, Kind::Invalid | Kind::Unsupported) => return Err(e),
@@ -78,7 +80,8 @@ fn watch<S: Source>(
     ready: &mut impl FnMut() -> Result<()>,
 ) -> Result<()> {
     let mut source = S::connect(servers, &shared.settings.about)?;
-    let mut writer = Writer { shared, client: (shared.connect)()?, written_ns: 0, kept: None };
+    let mut writer =
+        Writer { shared, client: (shared.connect)()?, written_ns: 0, is_behind: false, kept: None };
     let mut position = match known(&mut writer.client, &shared.topic)?.position {
         Some((_, position, _)) => position,
         None => empty(&mut writer, &mut source, "the pool is new to this topic")?,
@@ -302,6 +305,8 @@ struct Writer<'a> {
     client: Client,
     /// When it was written last.
     written_ns: u64,
+    /// Nothing changed up to a position that the topic does not have.
+    is_behind: bool,
     /// The last position that the topic has for sure.
     kept: Option<Position>,
 }
@@ -322,6 +327,7 @@ impl Writer<'_> {
             }
         });
         self.written_ns = self.shared.clock.monotonic_ns();
+        self.is_behind = false;
         let at = |entry: &Entry| match entry {
             Entry::Keys { position, .. } | Entry::Empty { position, .. } => Some(position.clone()),
             Entry::Confirmed { .. } => None,
@@ -341,7 +347,8 @@ impl Writer<'_> {
         let mut at = position.clone();
         mark.pass(&mut at);
         let age_ns = self.shared.clock.monotonic_ns().saturating_sub(self.written_ns);
-        if at != *position && age_ns >= POSITION_AGE_NS {
+        self.is_behind |= at != *position;
+        if self.is_behind && age_ns >= POSITION_AGE_NS {
             let changed_s = self.shared.clock.unix_ms() / 1000;
             self.append(&[Entry::Keys { position: at.clone(), changed_s, keys: Vec::new() }])?;
         }

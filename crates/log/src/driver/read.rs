@@ -2,12 +2,12 @@
 //! is an error that names file and offset, never bytes.
 
 use super::topic::Topic;
+use crate::Scope;
 use crate::format::{COMMIT_HEADER_BYTES, CommitHeader, for_each_entry};
 use crate::recover::{in_no_file, survey};
 use crate::segment::{SCAN_BYTES, Segment, Window};
-use crate::{Scope, TRIMMED_ENTRIES};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_env::planted;
 
 const WINDOW_BYTES_MIN: usize = 64 << 10;
@@ -59,9 +59,10 @@ pub fn read(
         let next = from.0.max(1);
         if next < first {
             return Err(Error::invalid(format!(
-                "read topic `{}` from entry {next}: entries below {first} {TRIMMED_ENTRIES}: the first one there is is {first}: start there",
+                "read topic `{}` from entry {next}: entries below {first} were trimmed: the first one there is is {first}: start there",
                 topic.name
-            )));
+            ))
+            .because(Reason::Trimmed));
         }
         let limit = match scope {
             Scope::Durable if planted!("log.unsynced-entries-read") => state.core.next(),
@@ -117,11 +118,12 @@ fn fill(topic: &Topic, gather: &mut Gather, window_bytes: usize) -> Result<()> {
         };
         let Some((segment, place, following)) = found else {
             return Err(Error::invalid(format!(
-                "read topic `{}` from entry {next}: entries from there on {TRIMMED_ENTRIES} meanwhile: start from \
+                "read topic `{}` from entry {next}: entries from there on were trimmed meanwhile: start from \
                  a snapshot",
                 topic.name,
                 next = gather.next
-            )));
+            ))
+            .because(Reason::Trimmed));
         };
         let (Some(position), end) = (place.position, place.end) else {
             // Only segments that another one follows are opened without a look at their commits.

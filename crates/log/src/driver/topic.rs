@@ -6,6 +6,7 @@ use super::{Drive, LogOptions};
 use crate::Done;
 use crate::core::{Acks, Commit, Core, Failure, Step, Tail, Write};
 use crate::format::{CommitHeader, SegmentHeader, commit_bytes, encode_commit};
+use crate::reach::Reach;
 use crate::reserve::Reserve;
 use crate::segment::{Segment, name_spare};
 use crate::topic::hash;
@@ -37,6 +38,8 @@ pub struct Topic {
     /// The commit being built. Taken by whoever performs the step that made the core busy, so
     /// nobody ever waits for it.
     buffer: Mutex<AlignedBuf>,
+    /// Locked by whoever writes a commit.
+    reach: Mutex<Reach>,
     /// The next segment's file. Locked by a roll, and briefly when filling begins.
     spare: Mutex<Spare>,
     /// Held during a trim, so that marks are written in order.
@@ -85,6 +88,7 @@ impl Topic {
         reserve: Arc<Reserve>,
         tail: Tail,
         files: Vec<Arc<Segment>>,
+        reach: Reach,
     ) -> Topic {
         Topic {
             name: tail.topic.clone(),
@@ -104,6 +108,7 @@ impl Topic {
             }),
             work: Condvar::new(),
             buffer: Mutex::new(AlignedBuf::zeroed(SECTOR_BYTES)),
+            reach: Mutex::new(reach),
             spare: Mutex::new(Spare::None),
             trimming: Mutex::new(()),
         }
@@ -284,6 +289,10 @@ impl Topic {
             }
             written = Some(encode_commit(&mut buffer, commit.header, commit.entries()));
             let position = commit.header.position;
+            let mut reach = self.reach.held();
+            reach
+                .cover(&*self.disk, commit.header.topic_hash, segment, position + len as u64)
+                .map_err(|e| self.failure("mark the reach", e))?;
             match commit.write {
                 Write::Durable => {
                     segment.direct.write_at_durable(&buffer[..len], position, "log.commit")

@@ -9,7 +9,7 @@ use holdfast_env::{Disk, File, RealDisk};
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 /// A directory that goes away with the value.
@@ -51,6 +51,8 @@ pub struct Faults {
     pub careless: AtomicBool,
     /// Every sync site passed, in order.
     pub sites: Mutex<Vec<&'static str>>,
+    /// Bytes that were asked for by reads.
+    pub read_bytes: AtomicU64,
 }
 
 impl FaultDisk {
@@ -61,6 +63,7 @@ impl FaultDisk {
             failing: Mutex::new(None),
             careless: AtomicBool::new(false),
             sites: Mutex::new(Vec::new()),
+            read_bytes: AtomicU64::new(0),
         };
         Arc::new(FaultDisk { faults: Arc::new(faults) })
     }
@@ -95,6 +98,7 @@ struct FaultFile(Arc<dyn File>, Arc<Faults>);
 
 impl File for FaultFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.1.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         self.0.read_at(buf, offset)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {

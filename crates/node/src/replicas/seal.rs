@@ -5,7 +5,7 @@ use super::fence::{Decision, FenceRound};
 use super::{Answer, CONTROL_MS, Replicator, Target, Wanted};
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::limits::BLOCK_BYTES;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_chunk::{ChunkKind, ChunkSpec, Done};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer;
@@ -208,7 +208,7 @@ impl Replicator {
                         report.short.push((store, e.message));
                     }
                     // Also of one that was sealed at another length, which nobody decided.
-                    Err(e) if e.kind == Kind::Fenced && e.message.contains("sealed at") => {
+                    Err(e) if e.is(Reason::SealedOtherwise) => {
                         report.short.push((store, e.message));
                     }
                     Err(_) => report.silent.push(store),

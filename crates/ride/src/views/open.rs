@@ -1,19 +1,19 @@
 //! Views opened: as they were left, folded anew where their rows are damaged, or with what arrives.
 
 use super::sweeper::Sweeper;
-use super::watched::{Damage, ROWS, Watched, is_of_rows};
+use super::watched::{Damage, Watched};
 use super::{
     DiskFold, KeptView, Marks, RunView, STOPPED_MEANWHILE, Views, describe, fold_name, read_name,
 };
 use crate::rides::Rides;
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_env::disk::read_file;
 use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
 use holdfast_node::Node;
 use holdfast_view::items::{Indexed, log_topic};
-use holdfast_view::{Arrival, Context, Marked, OWN_ROWS, position};
+use holdfast_view::{Arrival, Context, Marked, position};
 use holdfast_wire::slab::Range;
 use holdfast_wire::view::{ViewKind, ViewName};
 use std::path::{Path, PathBuf};
@@ -208,7 +208,7 @@ impl Views {
         };
         match opened {
             // What they held is in the log, or arrives.
-            Err(e) if can_be_made_anew(&e) => {
+            Err(e) if e.is(Reason::Rows) => {
                 self.set_aside(name, place, &e)?;
                 open(self.open_engine(name, place)?, arrival)
             }
@@ -235,7 +235,7 @@ impl Views {
     pub(super) fn kept_to(&self, name: &ViewName, place: &Path) -> Result<Index> {
         let kept = self.open_engine(name, place).and_then(|rows| position(&*rows.moment()?));
         match kept {
-            Err(e) if can_be_made_anew(&e) => {
+            Err(e) if e.is(Reason::Rows) => {
                 self.set_aside(name, place, &e)?;
                 Ok(Index(0))
             }
@@ -244,7 +244,7 @@ impl Views {
     }
 
     fn open_engine(&self, name: &ViewName, place: &Path) -> Result<Arc<dyn Rows>> {
-        let what = format!("{ROWS} `{}`", describe(name));
+        let what = format!("the rows of view `{}`", describe(name));
         let engine = &self.node.machine.engine;
         engine.open_rows(&place.join("rows"), &what, self.settings.cache_bytes)
     }
@@ -281,9 +281,4 @@ impl Views {
             place.display()
         )))
     }
-}
-
-/// Whether it is the rows that are damaged, or what the fold keeps of its own in them: not the log.
-fn can_be_made_anew(e: &Error) -> bool {
-    is_of_rows(e) || e.kind == Kind::Corrupt && e.message.contains(OWN_ROWS)
 }

@@ -6,22 +6,14 @@
 //! their tables: a flipped bit there stayed until somebody read that very block, who was told so, and nobody
 //! else; no start mended it.
 
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_env::planted;
 use holdfast_env::rows::{Batch, Cursor, Each, Moment, Rows};
 use std::sync::{Arc, OnceLock};
 
-/// What messages call a view's rows, in front of its name.
-pub(super) const ROWS: &str = "the rows of view";
-
-/// Whether an error is of damaged rows: not of the log, nor of an image.
-pub(crate) fn is_of_rows(e: &Error) -> bool {
-    e.kind == Kind::Corrupt && e.message.contains(ROWS)
-}
-
 /// What is told to who read damaged rows: the view begins anew, and has what was asked for then.
 pub(crate) fn begins_anew(e: Error) -> Error {
-    match is_of_rows(&e) && !planted!("ride.damage-of-running-views-overlooked") {
+    match e.is(Reason::Rows) && !planted!("ride.damage-of-running-views-overlooked") {
         true => Error::retry(format!(
             "{e}: the view begins anew with the log, or with images: ask again"
         )),
@@ -46,7 +38,7 @@ impl Damage {
 
     fn look_at<R>(&self, done: Result<R>) -> Result<R> {
         if let Err(e) = &done
-            && is_of_rows(e)
+            && e.is(Reason::Rows)
         {
             self.0.get_or_init(|| e.clone());
         }

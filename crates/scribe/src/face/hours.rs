@@ -6,7 +6,7 @@ use crate::hour::{Hours, Mark};
 use crate::hours::Indexed;
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
-use holdfast_env::HoldMutex;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
 use holdfast_wire::{Call, scribe as msg};
 
@@ -16,9 +16,23 @@ impl ScribeFace {
         if !self.node.looks_after_log() {
             return Vec::new();
         }
+        self.open_others();
         let all: Vec<Category> = self.folds.held().keys().cloned().collect();
         let has_some = |category: &Category| self.hours(category, Hours::has_some) == Ok(true);
         all.into_iter().filter(has_some).collect()
+    }
+
+    /// Opens the categories that other nodes have made: where brokers keep the log, any node makes one that is sent
+    /// to, and another one may look after it.
+    pub(super) fn open_others(&self) {
+        if self.node.hosted().is_some() || planted!("scribe.others-categories-unknown") {
+            return;
+        }
+        for category in self.node.log.topics().iter().filter_map(|topic| Category::of_topic(topic))
+        {
+            // What is wrong with one is told whoever asks about it.
+            let _ = self.fold(&category, false);
+        }
     }
 
     pub(crate) fn hours<R>(

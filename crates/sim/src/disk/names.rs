@@ -19,10 +19,16 @@ struct Change {
     dir: PathBuf,
     removes: Option<(PathBuf, Node)>,
     adds: Option<(PathBuf, Node)>,
+    /// A directory that has another name, with what is in it.
+    moves: Option<(PathBuf, PathBuf)>,
 }
 
 impl Change {
     fn apply(&self, map: &mut BTreeMap<PathBuf, Node>) {
+        if let Some((from, to)) = &self.moves {
+            let moved: Vec<_> = map.extract_if(.., |path, _| path.starts_with(from)).collect();
+            map.extend(moved.into_iter().map(|(path, node)| (rerooted(&path, from, to), node)));
+        }
         if let Some((path, node)) = &self.removes
             && map.get(path) == Some(node)
         {
@@ -65,7 +71,7 @@ impl Names {
         match self.get(path) {
             Some(Node::File(id)) => Ok(id),
             Some(Node::Dir) => Err(error(io::ErrorKind::IsADirectory, path, "is a directory")),
-            None => Err(error(io::ErrorKind::NotFound, path, "does not exist")),
+            None => Err(self.absent(path)),
         }
     }
 
@@ -75,7 +81,15 @@ impl Names {
             Some(Node::File(_)) => {
                 Err(error(io::ErrorKind::NotADirectory, path, "is not a directory"))
             }
-            None => Err(error(io::ErrorKind::NotFound, path, "does not exist")),
+            None => Err(self.absent(path)),
+        }
+    }
+
+    fn absent(&self, path: &Path) -> io::Error {
+        let is_file = |dir: &Path| matches!(self.get(dir), Some(Node::File(_)));
+        match path.ancestors().skip(1).find(|dir| is_file(dir)) {
+            Some(file) => error(io::ErrorKind::NotADirectory, file, "is not a directory"),
+            None => error(io::ErrorKind::NotFound, path, "does not exist"),
         }
     }
 
@@ -91,30 +105,68 @@ impl Names {
             return Err(error(io::ErrorKind::AlreadyExists, path, "exists"));
         }
         let adds = Some((path.to_owned(), Node::File(id)));
-        self.change(Change { dir: dir.to_owned(), removes: None, adds });
+        self.change(Change { dir: dir.to_owned(), removes: None, adds, moves: None });
         Ok(())
     }
 
     pub fn remove(&mut self, path: &Path) -> io::Result<()> {
         let id = self.file(path)?;
         let removes = Some((path.to_owned(), Node::File(id)));
-        self.change(Change { dir: parent(path)?.to_owned(), removes, adds: None });
+        let dir = parent(path)?.to_owned();
+        self.change(Change { dir, removes, adds: None, moves: None });
         Ok(())
     }
 
     pub fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        // Directories are not renamed: nothing in Holdfast does.
-        let node = Node::File(self.file(from)?);
+        self.check_dir(parent(from)?)?;
         let dir = parent(to)?;
         self.check_dir(dir)?;
+        if self.get(from) == Some(Node::Dir) {
+            return self.rename_dir(from, dir, to);
+        }
+        let node = Node::File(self.file(from)?);
         if self.get(to) == Some(Node::Dir) {
-            return Err(error(io::ErrorKind::IsADirectory, to, "is a directory"));
+            return Err(match from.starts_with(to) {
+                true => error(io::ErrorKind::DirectoryNotEmpty, to, "is not empty"),
+                false => error(io::ErrorKind::IsADirectory, to, "is a directory"),
+            });
         }
         if from == to {
             return Ok(());
         }
         let (removes, adds) = (Some((from.to_owned(), node)), Some((to.to_owned(), node)));
-        self.change(Change { dir: dir.to_owned(), removes, adds });
+        self.change(Change { dir: dir.to_owned(), removes, adds, moves: None });
+        Ok(())
+    }
+
+    fn rename_dir(&mut self, from: &Path, dir: &Path, to: &Path) -> io::Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        if to.starts_with(from) {
+            return Err(error(io::ErrorKind::InvalidInput, to, "is in what is renamed"));
+        }
+        if self.get(to).is_some() && !self.list(to)?.is_empty() {
+            return Err(error(io::ErrorKind::DirectoryNotEmpty, to, "is not empty"));
+        }
+        // What happened in it and is not durable happened in what it is called now: it is lost where this
+        // change is, though a machine may keep it.
+        let moved = |path: &mut PathBuf| {
+            if path.starts_with(from) {
+                *path = rerooted(path, from, to);
+            }
+        };
+        for change in self.pending.iter_mut().filter(|change| change.dir.starts_with(from)) {
+            moved(&mut change.dir);
+            let named = [&mut change.removes, &mut change.adds].into_iter().flatten();
+            named.for_each(|(path, _)| moved(path));
+            change.moves.iter_mut().for_each(|(from, to)| {
+                moved(from);
+                moved(to);
+            });
+        }
+        let moves = Some((from.to_owned(), to.to_owned()));
+        self.change(Change { dir: dir.to_owned(), removes: None, adds: None, moves });
         Ok(())
     }
 
@@ -123,6 +175,9 @@ impl Names {
         for dir in path.ancestors() {
             match self.get(dir) {
                 Some(Node::Dir) => break,
+                Some(Node::File(_)) if dir == path => {
+                    return Err(error(io::ErrorKind::AlreadyExists, path, "exists"));
+                }
                 Some(Node::File(_)) => return self.check_dir(dir),
                 None => missing.push(dir),
             }
@@ -130,7 +185,8 @@ impl Names {
         for dir in missing.into_iter().rev() {
             if volatile {
                 let adds = Some((dir.to_owned(), Node::Dir));
-                self.change(Change { dir: parent(dir)?.to_owned(), removes: None, adds });
+                let dir = parent(dir)?.to_owned();
+                self.change(Change { dir, removes: None, adds, moves: None });
             } else {
                 self.visible.insert(dir.to_owned(), Node::Dir);
                 self.durable.insert(dir.to_owned(), Node::Dir);
@@ -179,6 +235,12 @@ impl Names {
         kept.retain(|path, _| path.ancestors().all(|dir| dirs.contains_key(dir)));
         Names { visible: kept.clone(), durable: kept, pending: Vec::new() }
     }
+}
+
+fn rerooted(path: &Path, from: &Path, to: &Path) -> PathBuf {
+    let below = path.strip_prefix(from).expect("it lies there");
+    // No path ends in a separator: paths are compared.
+    if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) }
 }
 
 fn parent(path: &Path) -> io::Result<&Path> {

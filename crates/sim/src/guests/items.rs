@@ -3,8 +3,8 @@
 //! with, and some a view of all in memory. Rides go over both halves under the same faults: each shows
 //! one index, each key once, and all that was acknowledged up to there. Images are asked for; views are
 //! stopped and run anew, and begin with what other nodes have of them, while the log is trimmed; images are
-//! damaged. The horizon moves, and passes no ride that goes on. In the end the index finds what the rides
-//! bring.
+//! damaged, and rows. The horizon moves, and passes no ride that goes on. In the end the index finds what
+//! the rides bring.
 
 mod damage;
 mod follows;
@@ -182,6 +182,7 @@ impl Guest for Items {
                 return;
             }
             visitor.sometimes(true, "an item was changed");
+            self.damage.look_at_rows(&visitor);
             // What each half holds is the same on all nodes that have it.
             let mut shown: BTreeMap<u32, Shown> = BTreeMap::new();
             for gateway in 1..=visitor.gateways() {

@@ -8,16 +8,15 @@ use super::guest::Lodging;
 use crate::net::Shows;
 use crate::unruly::UnrulyLog;
 use crate::{Life, SimDisk, SimNet};
-use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
 use holdfast_base::rates::Allowance;
+use holdfast_base::{Reason, Result};
 use holdfast_chunk::ReplicaState;
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::net::{Named, PeerDone, PeerRequest, Peers};
 use holdfast_env::region::Region;
 use holdfast_env::{Budget, Clients, Clock, HoldMutex, Rng, Secret, SeededRng};
 use holdfast_file::FileFace;
-use holdfast_log::TRIMMED;
 use holdfast_node::{
     Audit, Keeper, KeeperOptions, LogEngine, Machine, Member, MemberOptions, Node, NodeConfig,
     Trail,
@@ -589,7 +588,7 @@ impl Process {
                     self.node.report_finding(format!("lead the cluster: {e}"));
                 }
             }
-            Err(e) if e.message.contains(TRIMMED) => {
+            Err(e) if e.is(Reason::Overtaken) => {
                 // It was away for so long that the log went on without it: it is started again.
                 cell.shared.sometimes(true, "a node that runs was left behind by a trim");
                 let again = cell.clone();

@@ -12,7 +12,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{FileId, Sequence, SessionId};
 use holdfast_base::node::NodeKind;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_env::net::PeerReply;
 use holdfast_env::{HoldMutex, Rng};
 use holdfast_wire::{self as wire, Call, chunk as bytes, file as msg};
@@ -225,13 +225,13 @@ impl Client {
                     }
                     return Fate::Refused(e);
                 }
-                Kind::Fenced if e.message.contains("is not open") => {
+                _ if e.is(Reason::SessionClosed) => {
                     (self.session, self.kept) = (None, None);
                     return Fate::Unknown;
                 }
                 // Its bytes were cut off by a seal: that is this number's answer for ever, and the
                 // production client sends them again under the next one.
-                _ if e.wants_bytes_again() => {
+                _ if e.is(Reason::WriteAgain) => {
                     self.visitor
                         .shared
                         .sometimes(true, "bytes were sent again under another number");

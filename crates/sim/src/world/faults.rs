@@ -133,6 +133,10 @@ impl World {
             Fault::Cut => self.cut_ways(),
             Fault::Weather => self.bad_weather(),
             Fault::Pause => cell.pause(self.draw((SECOND / 2, 8 * SECOND))),
+            // Disks of one size that are written alike are full at about the same time.
+            Fault::FullDisk if self.rng.next_u64().is_multiple_of(3) => {
+                self.cells.iter().for_each(|cell| self.fill_disk(cell));
+            }
             Fault::FullDisk => self.fill_disk(&cell),
             Fault::FailSync => self.fail_sync(&cell),
             Fault::FailRead => self.damage(false),

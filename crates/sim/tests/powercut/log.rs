@@ -4,8 +4,10 @@
 use crate::common::{Answer, Outcome, below, ensure, noise, powered};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Indices, Result};
-use holdfast_env::disk::read_file;
-use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
+use holdfast_env::Disk;
+use holdfast_env::disk::{Access, read_file};
+use holdfast_env::trial::Trial;
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, REACH_BYTES, Scope};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, CutPlan, Layer, Life, Seen, mix};
 use std::collections::BTreeMap;
@@ -265,6 +267,49 @@ fn the_log_keeps_its_promises_wherever_the_power_is_cut() {
         "entries lost that were in doubt",
         "entries kept that were in doubt",
     ]);
+}
+
+/// The same, with marks of how far a segment is written a sector ahead, and a few.
+#[test]
+fn the_log_keeps_its_promises_with_marks_close_to_what_is_written() {
+    let mut seen = Seen::default();
+    for (seed, bytes) in [(200, 1), (201, 1), (202, 5000), (203, 5000)] {
+        let trial = Trial::new().with(&REACH_BYTES, bytes).enter();
+        powercut::explore(&LogLayer, plan(seed, 14, 1), &mut seen).unwrap();
+        assert!(trial.knobs()[REACH_BYTES.name()].crossed, "no mark was written");
+    }
+    seen.assert_all(&["torn tail cut", "second cut", "several segments"]);
+}
+
+/// A mark is durable before what lies behind it: else, where zeros took the place of what was
+/// acknowledged, a start would look up to an older mark, and take the zeros for the end.
+#[test]
+fn the_sync_of_a_mark_cannot_be_left_out() {
+    let found = |off: bool| {
+        let _trial = Trial::new().with(&REACH_BYTES, 1).enter();
+        let disk = SimDisk::new(1);
+        let append = |log: &EmbeddedLog| {
+            let (answer, done) = Answer::new();
+            log.append("t", vec![vec![7; 100]], Mode::Synced, done);
+            while log.pump() {}
+            answer.get().unwrap();
+        };
+        let log = open(&disk).unwrap();
+        log.create("t").unwrap();
+        append(&log);
+        drop(log);
+        // Now the mark has a durable name.
+        let log = open(&disk).unwrap();
+        if off {
+            disk.disable_site("log.reach");
+        }
+        (0..5).for_each(|_| append(&log));
+        let disk = disk.power_cut_losing_all();
+        let path = Path::new(DIRECTORY).join("topics/t/00000000000000000001.seg");
+        disk.open(&path, Access::Cached).unwrap().write_at(&[0; 4096], 2 * 4096).unwrap();
+        open(&disk).unwrap().info("t").is_err()
+    };
+    assert!(found(false) && !found(true));
 }
 
 #[test]

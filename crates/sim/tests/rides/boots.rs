@@ -202,7 +202,11 @@ fn a_damaged_image_is_given_up_and_another_one_is_made() {
         let file = files.iter().find(|path| is_table(path) == of_table).unwrap();
         if of_table || is_gone {
             match is_gone {
-                true => world.disk.remove(file).unwrap(),
+                // Else the power cut may give it back.
+                true => {
+                    world.disk.remove(file).unwrap();
+                    world.disk.sync_dir(file.parent().unwrap(), "lose.image").unwrap();
+                }
                 false => world.disk.flip_bit(file, 60, 3).unwrap(),
             }
             world = world.restarted(2);

@@ -140,6 +140,8 @@ fn a_view_does_not_begin_with_less_than_its_images_say() {
                 let rows = table.parent().unwrap().join("rows");
                 let files = world.disk.list(&rows).unwrap().into_iter();
                 files.for_each(|file| world.disk.remove(&rows.join(file.name)).unwrap());
+                // Else the power cut may give them back.
+                world.disk.sync_dir(&rows, "lose.rows").unwrap();
             }
             world = world.restarted(2);
             let view = match own {

@@ -4,6 +4,7 @@
 
 mod rules;
 mod trail;
+mod waits;
 
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
@@ -48,6 +49,7 @@ impl Clock for Calendar {
 struct World {
     node: Arc<Node>,
     views: Arc<Views>,
+    tables: Arc<TableFace>,
     native: Arc<dyn Service>,
     calendar: Arc<Calendar>,
     connections: AtomicU64,
@@ -78,10 +80,12 @@ impl World {
         let views = Views::new(&node, "/data/views".as_ref(), Settings::of(1), &Budget::new(0));
         let native = native.with(ViewFace::new(views.clone(), None));
         let native = native.with(ScribeFace::new(node.clone()));
-        let native = native.with(TableFace::new(node.clone(), 1 << 20, Regions::default()));
+        let tables = TableFace::new(node.clone(), 1 << 20, Regions::default());
+        let native = native.with(tables.clone());
         let two = Allowance { connections: 2, ..Allowance::default() };
         let native = native.with_limits_of(&Clients::new(two, Allowance::default()));
-        World { node, views, native: Arc::new(native), calendar, connections: AtomicU64::new(1) }
+        let (native, connections) = (Arc::new(native), AtomicU64::new(1));
+        World { node, views, tables, native, calendar, connections }
     }
 
     fn connect(&self, who: Who) -> Inline {

@@ -243,6 +243,7 @@ impl Part {
             seen: Vec::new(),
             forgot: 0,
         };
+        let group = table::Group { table: table(), session: 1, sequence: 1, below: 1 };
         let (from, until, rows_max) = (Vec::new(), None, 1);
         let seal = table::Seal { table: table(), lost: 1 };
         let branches = table::Branches { table: table(), tablet: 0, after: None };
@@ -255,16 +256,25 @@ impl Part {
             below: 1,
             keep: None,
         };
+        let changes = table::Changes { table: table(), from: Vec::new(), values: true, wait_ms: 0 };
         let scan = table::Scan { table: table(), from, until, backwards: false, rows_max };
         vec![
             (wire::OP_TABLE_MAKE, make.to_bytes(), true),
             (wire::OP_TABLE_DESCRIBE, table().to_bytes(), false),
             (wire::OP_TABLE_WRITE, write.to_bytes(), true),
+            (wire::OP_TABLE_GROUP, group.to_bytes(), true),
             (wire::OP_TABLE_READ, read.to_bytes(), false),
+            (wire::OP_TABLE_READ_GROUP, read.to_bytes(), false),
             (wire::OP_TABLE_SCAN, scan.to_bytes(), false),
+            (wire::OP_TABLE_CHANGES, changes.to_bytes(), false),
             (wire::OP_TABLE_SEAL, seal.to_bytes(), true),
             (wire::OP_TABLE_BRANCHES, branches.to_bytes(), false),
             (wire::OP_TABLE_RESOLVE, resolve.to_bytes(), true),
+            (
+                wire::OP_TABLE_SPLIT,
+                table::Split { table: table(), tablet: 0, at: 1 }.to_bytes(),
+                true,
+            ),
             (wire::OP_TABLE_DROP, table::DropTable { table: table() }.to_bytes(), true),
         ]
     }

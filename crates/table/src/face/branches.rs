@@ -5,12 +5,10 @@ use super::{TICK_NS, TableFace};
 use crate::entry::{Asked, Refusal};
 use crate::ids::{Epoch, Place, RegionId, StreamId};
 use crate::message::{Answer, Op, Request as Asking};
-use crate::name::tablet_of;
 use crate::region::Sealing;
 use crate::sessions::Outcome;
 use crate::tablet::Tablet;
 use crate::tablet::branch::{Branch, BranchId};
-use crate::tablets::OpenTablet;
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::Parts;
@@ -97,8 +95,7 @@ impl TableFace {
             Err(e) => return done(Err(e)),
         };
         let BranchId { key, stream, place } = id_of(&resolve.branch);
-        let tablet: &Arc<OpenTablet> = &tablets[usize::from(tablet_of(&key, tablets.len() as u16))];
-        let told = move |told: Result<Answer>| {
+        let told = move |told: Result<Answer>, _: u16| {
             done(told.and_then(|told| match told {
                 Answer::Done { outcome: Outcome::Resolved, .. } => Ok(()),
                 Answer::Done { outcome: Outcome::Refused(Refusal::NoBranch), .. } => {
@@ -113,7 +110,7 @@ impl TableFace {
         let msg::Resolve { session, sequence, below, keep, .. } = resolve;
         let (asked, said) = (Asked { session, sequence, below }, Place::default());
         let op = Op::Resolve { asked, stream, place, said, keep: keep.map(expected) };
-        tablet.ask(Asking { key, op }, Box::new(told));
+        self.ask_of(&tablets, Asking { key, op }, told);
     }
 }
 

@@ -22,11 +22,21 @@ pub(super) fn gone_told(meta: &[u8]) -> Line {
 impl TableFace {
     pub(super) fn serve_drop(self: Arc<Self>, request: Request<'_>) {
         let Some((drops, reply)) = request.decode::<DropTable>("drop a table") else { return };
+        self.ask_drop(drops, move |told| {
+            answer(reply, told.map(|told| (told.to_bytes(), Parts::None)));
+        });
+    }
+
+    /// Drops a table, where the log is kept, and says which regions have yet to hear of it.
+    pub fn ask_drop(
+        self: &Arc<Self>,
+        drops: DropTable,
+        done: impl FnOnce(Result<Dropped>) + Send + 'static,
+    ) {
         let face = self.clone();
         self.node.workers.run(move || {
             let doing = format_args!("drop table `{}`", drops.table.escape_debug());
-            let told = face.drop_everywhere(&drops.table).map_err(|e| e.context(doing));
-            answer(reply, told.map(|told| (told.to_bytes(), Parts::None)));
+            done(face.drop_everywhere(&drops.table).map_err(|e| e.context(doing)));
         });
     }
 
@@ -36,7 +46,7 @@ impl TableFace {
         let tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
         let mut all = Vec::new();
         for open in tablets.values() {
-            all.extend(open.fold().read(|view, _| view.made())?);
+            all.extend(open.fold().read(|view, _| view.made_or_begun())?);
         }
         let Some(first) = all.first() else { return Err(self.none(table)) };
         let own = self.regions.own();

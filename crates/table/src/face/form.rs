@@ -9,6 +9,7 @@ use holdfast_base::{Error, Result};
 use holdfast_wire::table::{
     self as msg, ANSWER_BYTES_MAX, KEY_BYTES_MAX, SEEN_MAX, Seen, VALUE_BYTES_MAX,
 };
+use std::collections::BTreeSet;
 
 /// On what a write insists.
 pub fn expected(expect: msg::Expect) -> Expect {
@@ -17,6 +18,13 @@ pub fn expected(expect: msg::Expect) -> Expect {
         msg::Expect::Absent => Expect::Absent,
         msg::Expect::Version { version } => Expect::Version(version),
     }
+}
+
+/// A repetition gets the first answer, which is none to what was asked now.
+fn numbered_twice() -> Error {
+    Error::invalid(
+        "its session and number are those of another request before it: give each write of a session a number of its own",
+    )
 }
 
 /// What came of a write to this tablet, and where it was decided.
@@ -28,12 +36,46 @@ pub fn written(answer: Answer, tablet: u16) -> Result<(msg::Written, Seen)> {
         Outcome::Written(version) => msg::Written::Version { version },
         Outcome::Refused(Refusal::Found(version)) => msg::Written::Found { version },
         Outcome::Refused(Refusal::Absent) => msg::Written::Absent,
-        Outcome::Resolved | Outcome::Refused(Refusal::NoBranch) => {
-            return Err(Error::bug("a write was answered as a branch's end"));
-        }
+        _ => return Err(numbered_twice()),
     };
+    Ok((written, seen_at(tablet, stream, place)))
+}
+
+/// A place in one of a tablet's streams.
+pub fn seen_at(tablet: u16, stream: StreamId, place: Place) -> Seen {
     let (epoch, number) = (place.epoch.0, place.number);
-    Ok((written, Seen { tablet, stream: stream.0, epoch, number }))
+    Seen { tablet, stream: stream.0, epoch, number }
+}
+
+/// What came of a group of these rows in this tablet, and where it was decided.
+pub fn group_written(
+    answer: Answer,
+    tablet: u16,
+    rows: &[(msg::Expect, bool)],
+) -> Result<(msg::GroupWritten, Seen)> {
+    let Answer::Done { outcome, stream, place } = answer else {
+        return Err(Error::bug(format!("a group was answered {answer:?}")));
+    };
+    let written = match outcome {
+        Outcome::Group(versions) => {
+            let mut written = versions.iter();
+            let version = |(expect, writes): &(msg::Expect, bool)| match (writes, expect) {
+                (true, _) => written.next().copied(),
+                (false, msg::Expect::Version { version }) => Some(*version),
+                (false, _) => Some(0),
+            };
+            let versions: Option<Vec<u64>> = rows.iter().map(version).collect();
+            let versions = versions.ok_or_else(numbered_twice)?;
+            msg::GroupWritten::Versions { versions }
+        }
+        Outcome::Refused(Refusal::OfGroup { at, found: Some(version) }) => {
+            msg::GroupWritten::Found { at, version }
+        }
+        Outcome::Refused(Refusal::OfGroup { at, found: None }) => msg::GroupWritten::Absent { at },
+        Outcome::Refused(Refusal::Apart { at }) => msg::GroupWritten::OtherHome { at },
+        _ => return Err(numbered_twice()),
+    };
+    Ok((written, seen_at(tablet, stream, place)))
 }
 
 /// What a read has found, and seen.
@@ -113,6 +155,60 @@ pub fn check_keys(keys: &[Vec<u8>]) -> Result<()> {
     keys.iter().try_for_each(|key| check_key(key))
 }
 
+/// What a group of rows may be.
+pub fn check_group(rows: &[msg::GroupRow]) -> Result<()> {
+    if rows.is_empty() || rows.len() > msg::GROUP_WRITES_MAX {
+        let most = msg::GROUP_WRITES_MAX;
+        return Err(Error::invalid(format!(
+            "{} records in a group: let 1 to {most} stand or fall together",
+            rows.len()
+        )));
+    }
+    let mut keys = BTreeSet::new();
+    for (at, row) in rows.iter().enumerate() {
+        check_key(&row.key)?;
+        check_value(value_bytes(row).unwrap_or(0))?;
+        if !keys.insert(&row.key) {
+            return Err(Error::invalid(format!(
+                "record {at} of the group, from 0, has a key that one in front of it has: say at once what is to \
+                 become of it"
+            )));
+        }
+        if (&row.what, row.expect) == (&msg::GroupDo::Check, msg::Expect::Any) {
+            return Err(Error::invalid(format!(
+                "record {at} of the group, from 0, is to be looked at, and anything is right: say what it is to be, \
+                 or leave it out"
+            )));
+        }
+    }
+    let sizes = rows.iter().map(|row| (row.key.len(), value_bytes(row).unwrap_or(0)));
+    match msg::group_bytes(sizes) {
+        Some(_) => Ok(()),
+        None => Err(Error::invalid(format!(
+            "the group's keys and values are together more than {} bytes, with {} for each record: write less at once",
+            msg::GROUP_BYTES_MAX,
+            msg::GROUP_WRITE_BYTES
+        ))),
+    }
+}
+
+/// Of what a row of a group puts.
+pub fn value_bytes(row: &msg::GroupRow) -> Option<usize> {
+    match &row.what {
+        msg::GroupDo::Put(value) => Some(value.len()),
+        msg::GroupDo::Delete | msg::GroupDo::Check => None,
+    }
+}
+
+fn check_value(bytes: usize) -> Result<()> {
+    match bytes <= VALUE_BYTES_MAX {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "a value has {bytes} bytes: give it up to {VALUE_BYTES_MAX}, and put what is larger into a file or an object"
+        ))),
+    }
+}
+
 pub fn check_rows(rows: &[msg::Row]) -> Result<()> {
     if rows.is_empty() || rows.len() > msg::WRITES_MAX {
         let most = msg::WRITES_MAX;
@@ -120,13 +216,7 @@ pub fn check_rows(rows: &[msg::Row]) -> Result<()> {
     }
     for row in rows {
         check_key(&row.key)?;
-        let bytes = row.value.as_ref().map_or(0, Vec::len);
-        if bytes > VALUE_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a value has {bytes} bytes: give it up to {VALUE_BYTES_MAX}, and put what is larger into \
-                 a file or an object"
-            )));
-        }
+        check_value(row.value.as_ref().map_or(0, Vec::len))?;
         if row.sequence == 0 {
             return Err(Error::invalid("a write has number 0: number a session's writes from 1"));
         }

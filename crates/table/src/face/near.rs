@@ -38,6 +38,33 @@ impl TableFace {
         });
     }
 
+    /// Writes rows that stand or fall together: see [`msg::Group`].
+    pub fn ask_group(
+        self: &Arc<Self>,
+        group: msg::Group,
+        rows: Vec<msg::GroupRow>,
+        done: Done<msg::GroupWritten>,
+    ) {
+        if self.node.answers_for_log() {
+            return self.group_here(&group, rows, |told| done(told.map(|(written, _)| written)));
+        }
+        let request = (wire::OP_TABLE_GROUP, group.to_bytes(), rows.to_bytes());
+        ask_host(&self.node, request, None, move |told| {
+            done(told.and_then(|PeerReply { body, .. }| Ok(msg::GroupWritten::from_bytes(&body)?)));
+        });
+    }
+
+    /// Reads keys of one tablet, as they show at one moment.
+    pub fn ask_read_group(self: &Arc<Self>, read: msg::Read, done: Done<Vec<Option<msg::Record>>>) {
+        if self.node.answers_for_log() {
+            return self.read_group_here(read, |told| done(told.map(|(found, _)| found)));
+        }
+        let request = (wire::OP_TABLE_READ_GROUP, read.to_bytes(), Vec::new());
+        ask_host(&self.node, request, None, move |told| {
+            done(told.and_then(|PeerReply { body, .. }| Ok(Vec::from_bytes(&body)?)));
+        });
+    }
+
     /// Reads, of the keys from the first on as many as there is room for.
     pub fn ask_read(self: &Arc<Self>, read: msg::Read, done: Done<Vec<Option<msg::Record>>>) {
         if self.node.answers_for_log() {

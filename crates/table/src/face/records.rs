@@ -2,13 +2,13 @@
 //! with every answer, so that it may ask for nothing older, in any region.
 
 use super::TableFace;
+use super::cut::Cut;
 use super::form::{
     check_keys, check_level, check_rows, check_seen, expected, fits, found, token_of, written,
 };
 use crate::entry::Asked;
 use crate::ids::{Place, StreamId};
 use crate::message::{Answer, Level, Op, Request as Asking};
-use crate::name::tablet_of;
 use crate::record::Record;
 use crate::region::usual_stream_bytes;
 use crate::tablet::Tablet;
@@ -47,7 +47,7 @@ impl TableFace {
 
     /// Writes, where the log is kept.
     pub(super) fn write_here(
-        &self,
+        self: &Arc<Self>,
         write: &msg::Write,
         rows: Vec<msg::Row>,
         done: impl FnOnce(Result<Shown<msg::Written>>) + Send + 'static,
@@ -57,9 +57,11 @@ impl TableFace {
             let doing = format_args!("write to table `{}`", name.escape_debug());
             done(written.map_err(|e| e.context(doing)));
         };
-        let asked = check_rows(&rows)
-            .and_then(|()| self.table(&write.table))
-            .and_then(|tablets| self.check_bytes(&rows, &tablets).map(|()| tablets));
+        let asked = check_rows(&rows).and_then(|()| self.table(&write.table)).and_then(|tablets| {
+            let size = |row: &'_ msg::Row| row.value.as_ref().map(Vec::len);
+            let sizes: Vec<_> = rows.iter().map(|row| (&row.key[..], size(row))).collect();
+            self.check_bytes(&sizes, &tablets).map(|()| tablets)
+        });
         let tablets = match asked {
             Ok(tablets) => tablets,
             Err(e) => return done(Err(e)),
@@ -71,29 +73,27 @@ impl TableFace {
             }));
         });
         for (at, row) in rows.into_iter().enumerate() {
-            let number = tablet_of(&row.key, tablets.len() as u16);
-            let tablet = &tablets[usize::from(number)];
             let msg::Row { sequence, expect, key, value } = row;
             let expect = expected(expect);
             let asked = Asked { session: write.session, sequence, below: write.below };
             let gather = gather.clone();
-            let told = move |told: Result<Answer>| {
+            let told = move |told: Result<Answer>, number: u16| {
                 gather.came(at, told.and_then(|told| written(told, number)));
             };
-            tablet.ask(Asking { key, op: Op::Write { asked, value, expect } }, Box::new(told));
+            self.ask_of(&tablets, Asking { key, op: Op::Write { asked, value, expect } }, told);
         }
     }
 
     /// A table is in memory: what it may take there is bounded, so that it takes nothing from others.
-    fn check_bytes(&self, rows: &[msg::Row], tablets: &[Arc<OpenTablet>]) -> Result<()> {
+    /// Of what is written, keys and how long the values are; none for a deletion.
+    pub(super) fn check_bytes(&self, rows: &[(&[u8], Option<usize>)], tablets: &Cut) -> Result<()> {
         // Who writes less than there was makes room.
-        let grows = |row: &msg::Row| {
-            let Some(value) = &row.value else { return false };
-            let tablet = &tablets[usize::from(tablet_of(&row.key, tablets.len() as u16))];
-            let before = tablet.fold().read_last(|view| {
-                view.look(|tablet| tablet.record(&row.key)?.value.as_ref().map(|value| value.len()))
+        let grows = |(key, value): &(&[u8], Option<usize>)| {
+            let Some(value) = *value else { return false };
+            let before = tablets.of_key(key).fold().read_last(|view| {
+                view.look(|tablet| tablet.record(key)?.value.as_ref().map(|value| value.len()))
             });
-            before.flatten().is_none_or(|before| before < value.len())
+            before.flatten().is_none_or(|before| before < value)
         };
         if planted!("table.no-bound-of-bytes") {
             return Ok(());
@@ -117,7 +117,7 @@ impl TableFace {
         }
         // While a region is away, what it has yet to get stays in memory, however often a record is written: that is
         // bounded, too, or the node would end for want of memory, and again at each start.
-        let deletes = rows.iter().all(|row| row.value.is_none());
+        let deletes = rows.iter().all(|(_, value)| value.is_none());
         if held_back < self.bytes_max || deletes || planted!("table.no-bound-of-what-waits") {
             return Ok(());
         }
@@ -140,7 +140,7 @@ impl TableFace {
 
     /// Reads, where the log is kept: of the keys from the first on as many as there is room for.
     pub(super) fn read_here(
-        &self,
+        self: &Arc<Self>,
         read: msg::Read,
         done: impl FnOnce(Result<Shown<Option<msg::Record>>>) + Send + 'static,
     ) {
@@ -156,35 +156,42 @@ impl TableFace {
             Ok(asked) => asked,
             Err(e) => return done(Err(e)),
         };
-        let number = |key: &[u8]| tablet_of(key, tablets.len() as u16);
         if read.level == msg::Level::Any {
-            let shown = read.keys.iter().map(|key| {
-                let number = number(key);
-                shown(&tablets[usize::from(number)], key).map(|found| (found, number))
-            });
+            let shown = read.keys.iter().map(|key| self.shown(&tablets, key));
             return done(bounded(shown));
         }
         let gather = Gather::new(read.keys.len(), move |found: Result<Vec<_>>| {
             done(found.and_then(|found| bounded(found.into_iter().map(Ok))));
         });
         for (at, key) in read.keys.iter().enumerate() {
-            let number = number(key);
+            let number = tablets.number(key);
             let level = match read.level {
                 msg::Level::Any => Level::Any,
                 msg::Level::Critical { version } => Level::Critical(version),
                 msg::Level::Latest => Level::Latest,
                 msg::Level::Strong => Level::Strong,
                 msg::Level::Session if read.forgot >> number & 1 == 1 => Level::Latest,
+                // Whoever has seen a key where it was before a split has seen it there: the tablet that has it now began
+                // with all that showed.
                 msg::Level::Session => Level::Session(token_of(&read.seen, number)),
             };
             let (gather, asked) = (gather.clone(), read.level);
-            let told = move |told: Result<Answer>| {
+            let told = move |told: Result<Answer>, number: u16| {
                 let found = told.and_then(found).and_then(|found| check_level(found, asked));
                 gather.came(at, found.map(|found| (found, number)));
             };
-            let request = Asking { key: key.clone(), op: Op::Read(level) };
-            tablets[usize::from(number)].ask(request, Box::new(told));
+            self.ask_of(&tablets, Asking { key: key.clone(), op: Op::Read(level) }, told);
         }
+    }
+
+    /// What shows under a key, and in which tablet.
+    fn shown(&self, tablets: &Cut, key: &[u8]) -> Result<((Option<msg::Record>, Token), u16)> {
+        let number = tablets.number(key);
+        if let Some(found) = shown(&tablets[usize::from(number)], key)? {
+            return Ok((found, number));
+        }
+        // A split has given it away meanwhile, and perhaps another one since.
+        self.shown(&self.table(tablets.name.as_str())?, key)
     }
 }
 
@@ -211,21 +218,24 @@ fn bounded(
 }
 
 /// Of each tablet, stream and epoch the furthest place.
-fn joined(mut seen: Vec<Seen>) -> Vec<Seen> {
+pub(super) fn joined(mut seen: Vec<Seen>) -> Vec<Seen> {
     seen.sort_unstable_by_key(|s| (s.tablet, s.stream, s.epoch, std::cmp::Reverse(s.number)));
     seen.dedup_by_key(|s| (s.tablet, s.stream, s.epoch));
     seen
 }
 
-fn shown(tablet: &OpenTablet, key: &[u8]) -> Result<(Option<msg::Record>, Token)> {
+/// What shows under a key; nothing where the tablet does not have it any more.
+fn shown(tablet: &OpenTablet, key: &[u8]) -> Result<Option<(Option<msg::Record>, Token)>> {
     tablet.fold().read(|view, _| {
         let look = |tablet: &Tablet| {
             let record = |record: &Record| {
                 let value = record.value.as_ref()?.to_vec();
                 Some(msg::Record { version: record.version, value })
             };
-            (tablet.record(key).and_then(record), tablet.seen_by(key))
+            let has = tablet.span().has(key) || planted!("table.read-behind-a-split");
+            has.then(|| (tablet.record(key).and_then(record), tablet.seen_by(key)))
         };
-        view.look(look).unwrap_or_default()
+        // One that was dropped a moment ago shows nothing.
+        view.look(look).unwrap_or_else(|| Some(Default::default()))
     })
 }

@@ -1,24 +1,30 @@
 //! Scans: the records that show, in order of their keys, merged from tablets that each have some of them.
 
+use super::cut::Cut;
 use crate::tablet::Tablet;
 use crate::tablets::OpenTablet;
 use holdfast_base::ordered;
 use holdfast_base::{Error, Result};
+use holdfast_env::sometimes;
 use holdfast_env::trial::Knob;
 use holdfast_wire::table::{
     self as msg, ANSWER_BYTES_MAX, Found, KEY_BYTES_MAX, Page, SCAN_ROWS_MAX,
 };
 use std::collections::VecDeque;
 use std::ops::Bound;
-use std::sync::Arc;
 
 /// Records and bytes that are taken from one tablet at a time: what lies ready of all of them is in memory.
 static AHEAD_ROWS: Knob = Knob::new("table.scan-ahead", 32, &[1, 2]);
 const AHEAD_BYTES: usize = 128 << 10;
 
+/// So often a scan begins anew, since a tablet of its table was split.
+const ATTEMPTS: usize = 8;
+
 /// What is left of one tablet.
 struct Cursor<'a> {
     tablet: &'a OpenTablet,
+    /// Its hashes when the scan began.
+    span: (u32, u32),
     from: Vec<u8>,
     until: Option<Vec<u8>>,
     ready: VecDeque<Found>,
@@ -26,13 +32,20 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    fn fill(&mut self, backwards: bool) -> Result<()> {
+    /// False where the tablet has other keys than when the scan began: others have them, among whose records they lie.
+    fn fill(&mut self, backwards: bool) -> Result<bool> {
         if self.ended || !self.ready.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        let page =
-            self.tablet.fold().read(|view, _| view.look(|tablet| self.page(tablet, backwards)))?;
-        let (page, ended) = page.unwrap_or_default();
+        let page = self.tablet.fold().read(|view, _| {
+            view.look(|tablet| {
+                let span = (tablet.span().first, tablet.span().last);
+                (span == self.span).then(|| self.page(tablet, backwards))
+            })
+        })?;
+        let Some((page, ended)) = page.unwrap_or_else(|| Some(Default::default())) else {
+            return Ok(false);
+        };
         self.ended = ended;
         if let Some(last) = page.last() {
             match backwards {
@@ -41,7 +54,7 @@ impl Cursor<'_> {
             }
         }
         self.ready = page.into();
-        Ok(())
+        Ok(true)
     }
 
     /// The next records, and whether they are the last ones.
@@ -67,8 +80,19 @@ impl Cursor<'_> {
     }
 }
 
-/// What a scan finds.
-pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Page> {
+/// What a scan finds in a table, which is looked up again where one of its tablets was split meanwhile.
+pub fn scan(table: impl Fn() -> Result<Cut>, scan: &msg::Scan) -> Result<Page> {
+    for _ in 0..ATTEMPTS {
+        if let Some(page) = scan_once(&table()?, scan)? {
+            return Ok(page);
+        }
+        sometimes!("a scan began anew behind a split");
+    }
+    Err(Error::retry("its tablets are split faster than it is scanned: ask again"))
+}
+
+/// Nothing where a tablet was split meanwhile.
+fn scan_once(tablets: &Cut, scan: &msg::Scan) -> Result<Option<Page>> {
     let longest = scan.until.as_ref().map_or(0, Vec::len).max(scan.from.len());
     if longest > KEY_BYTES_MAX + 1 {
         return Err(Error::invalid(format!(
@@ -76,18 +100,24 @@ pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Page> {
         )));
     }
     let rows_max = (scan.rows_max as usize).clamp(1, SCAN_ROWS_MAX);
-    let cursor = |tablet| Cursor {
+    let cursor = |(number, tablet)| Cursor {
         tablet,
+        span: tablets.span(number),
         from: scan.from.clone(),
         until: scan.until.clone(),
         ready: VecDeque::new(),
         ended: false,
     };
-    let mut cursors: Vec<Cursor<'_>> = tablets.iter().map(|tablet| cursor(&**tablet)).collect();
+    let each = (0..).zip(tablets.iter().map(|tablet| &**tablet));
+    let mut cursors: Vec<Cursor<'_>> = each.map(cursor).collect();
     let (mut all, mut bytes) = (Vec::<Found>::new(), 0);
     let mut is_more = false;
     loop {
-        cursors.iter_mut().try_for_each(|cursor| cursor.fill(scan.backwards))?;
+        for cursor in &mut cursors {
+            if !cursor.fill(scan.backwards)? {
+                return Ok(None);
+            }
+        }
         let heads = cursors.iter_mut().filter(|cursor| !cursor.ready.is_empty());
         let next = match scan.backwards {
             false => heads.min_by(|a, b| a.ready[0].key.cmp(&b.ready[0].key)),
@@ -107,5 +137,5 @@ pub fn scan(tablets: &[Arc<OpenTablet>], scan: &msg::Scan) -> Result<Page> {
         true => last.key.clone(),
         false => ordered::next(&last.key),
     });
-    Ok(Page { found: all, next })
+    Ok(Some(Page { found: all, next }))
 }

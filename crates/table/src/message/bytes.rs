@@ -1,6 +1,6 @@
 //! The bytes of what regions say to each other; docs/formats/table.md describes them.
 
-use super::{Answer, Asker, Expect, Level, Message, Op, Position, Request};
+use super::{Answer, Asker, Expect, GroupDo, GroupWrite, Level, Message, Op, Position, Request};
 use crate::ids::{Epoch, Place, StreamId, Value};
 use crate::token::Token;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
@@ -97,6 +97,36 @@ impl Decode for Level {
     }
 }
 
+impl Encode for GroupWrite {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, &self.key);
+        self.expect.encode(out);
+        match &self.what {
+            GroupDo::Put(value) => {
+                out.push(1);
+                put_bytes(out, value);
+            }
+            GroupDo::Delete => out.push(2),
+            GroupDo::Check => out.push(3),
+        }
+    }
+}
+
+impl Decode for GroupWrite {
+    fn decode(reader: &mut Reader<'_>) -> Result<GroupWrite, DecodeError> {
+        Ok(GroupWrite {
+            key: reader.bytes()?.to_vec(),
+            expect: Expect::decode(reader)?,
+            what: match u8::decode(reader)? {
+                1 => GroupDo::Put(reader.bytes()?.into()),
+                2 => GroupDo::Delete,
+                3 => GroupDo::Check,
+                _ => return Err(DecodeError::BadValue("a write of a group")),
+            },
+        })
+    }
+}
+
 impl Encode for Request {
     fn encode(&self, out: &mut Vec<u8>) {
         put_bytes(out, &self.key);
@@ -121,6 +151,12 @@ impl Encode for Request {
                 place.encode(out);
                 said.encode(out);
                 keep.encode(out);
+            }
+            // The first of them has the key once more.
+            Op::Group { asked, writes } => {
+                out.push(5);
+                asked.encode(out);
+                writes.encode(out);
             }
         }
     }
@@ -147,6 +183,7 @@ impl Decode for Request {
                 said: Decode::decode(reader)?,
                 keep: Decode::decode(reader)?,
             },
+            5 => Op::Group { asked: Decode::decode(reader)?, writes: Decode::decode(reader)? },
             _ => return Err(DecodeError::BadValue("request")),
         };
         Ok(Request { key, op })
@@ -174,6 +211,8 @@ impl Encode for Answer {
             Answer::Branched => out.push(3),
             // Why, the event and the next attempt tell: it is for people.
             Answer::Retry(_) => out.push(4),
+            // Where a table has several regions, nobody answers so.
+            Answer::Elsewhere(_) | Answer::Split => out.push(4),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! decided where the record is at home; a read is served where it was asked, once enough shows.
 
 use super::lead::State;
+use super::split::Keys;
 use super::{Effect, Region, START_SHIFT};
 use crate::entry::{Asked, Body, Change, ChangeKind, Refusal};
 use crate::ids::{Key, Place, RegionId, StreamId, Value};
@@ -45,6 +46,9 @@ impl Parked {
     fn bytes(&self) -> u64 {
         let value = match &self.request.op {
             Op::Write { value, .. } => value.as_ref().map_or(0, Vec::len),
+            Op::Group { writes, .. } => {
+                writes.iter().map(|w| size_of_val(w) + w.key.len() + w.value_bytes()).sum()
+            }
             // Of a token each place.
             Op::Read(Level::Session(token)) => token.places().count() * size_of::<Place>(),
             Op::Read(_) | Op::Resolve { .. } => 0,
@@ -65,17 +69,16 @@ impl Region {
         let asker = Asker { region: self.me, ticket };
         let pending = Pending { client, request: request.clone(), ticks: 0, marked_in: None };
         self.pending.insert(ticket, pending);
-        match &request.op {
-            Op::Write { asked, .. } | Op::Resolve { asked, .. } => {
-                self.writing.insert((asked.session, asked.sequence), ticket);
-            }
-            Op::Read(Level::Session(_)) => {
-                self.reading_sessions.insert(ticket);
-            }
-            Op::Read(_) => {}
+        if let Some(asked) = request.asked() {
+            self.writing.insert((asked.session, asked.sequence), ticket);
+        }
+        if let Op::Read(Level::Session(_)) = &request.op {
+            self.reading_sessions.insert(ticket);
         }
         match &request.op {
-            Op::Write { .. } | Op::Resolve { .. } => self.dispatch(asker, request, 0, None),
+            Op::Write { .. } | Op::Group { .. } | Op::Resolve { .. } => {
+                self.dispatch(asker, request, 0, None)
+            }
             Op::Read(Level::Any) => self.read_here(ticket),
             Op::Read(Level::Critical(version)) => {
                 match self.shows_version(&request.key, *version) {
@@ -125,10 +128,15 @@ impl Region {
             self.park(asker, request, hops, after);
             return;
         }
-        if let Op::Write { asked, .. } | Op::Resolve { asked, .. } = &request.op
-            && self.is_known(asker, *asked)
+        if let Some(asked) = request.asked()
+            && self.is_known(asker, asked)
         {
             return;
+        }
+        match self.keys_of(&request) {
+            Keys::Here => {}
+            Keys::Leaving => return self.park(asker, request, hops, None),
+            Keys::Elsewhere => return self.is_elsewhere(asker),
         }
         let State { record, coming } = self.state(&request.key);
         let form_home = self.tablet.form().home;
@@ -240,12 +248,10 @@ impl Region {
         match &request.op {
             Op::Write { .. } => self.decide_write(home, asker, request),
             Op::Read(Level::Critical(version)) if self.shows_version(&request.key, *version) => {
-                let answer = self.value(&request.key);
-                self.answer(asker, answer);
+                self.tell_value(asker, &request.key);
             }
             Op::Read(Level::Session(token)) if self.tablet.covers(token) == Covers::Yes => {
-                let answer = self.value(&request.key);
-                self.answer(asker, answer);
+                self.tell_value(asker, &request.key);
             }
             Op::Read(Level::Session(token)) if self.tablet.covers(token) == Covers::Branched => {
                 self.answer(asker, Answer::Branched);
@@ -258,17 +264,14 @@ impl Region {
                 Mode::Timeline => self.check_for(home, asker, request.key),
                 Mode::Strong => self.answer_not_shown(asker),
             },
+            Op::Group { .. } => self.decide_group(home, asker, request),
             Op::Resolve { .. } => self.resolve(home, asker, request),
         }
     }
 
     fn decide_write(&mut self, home: StreamId, asker: Asker, request: Request) {
         let Op::Write { asked, value, expect } = request.op else { return };
-        let stream = self.tablet.stream(home);
-        let shown = self.tablet.shown(home).place.number;
-        if stream.bytes_between(shown, stream.tail().number) > HIDDEN_BYTES_MAX.get() {
-            HIDDEN_BYTES_MAX.cross();
-            self.answer(asker, Answer::Retry("too much of its home is not kept yet"));
+        if self.hides_too_much(home, asker) {
             return;
         }
         match self.next_version(request.key, value.map(Value::from), expect, asker.region) {
@@ -280,6 +283,18 @@ impl Region {
             }
             Err(refusal) => self.refuse(home, (asked, asker), refusal),
         }
+    }
+
+    /// Whether whoever asked is told to wait until more of the stream shows.
+    pub(super) fn hides_too_much(&mut self, home: StreamId, asker: Asker) -> bool {
+        let stream = self.tablet.stream(home);
+        let shown = self.tablet.shown(home).place.number;
+        let is_much = stream.bytes_between(shown, stream.tail().number) > HIDDEN_BYTES_MAX.get();
+        if is_much {
+            HIDDEN_BYTES_MAX.cross();
+            self.answer(asker, Answer::Retry("too much of its home is not kept yet"));
+        }
+        is_much
     }
 
     pub(super) fn refuse(&mut self, home: StreamId, of: (Asked, Asker), refusal: Refusal) {
@@ -343,9 +358,22 @@ impl Region {
     pub(super) fn fits(&self, ticket: u64, answer: &Answer) -> bool {
         let op = self.pending.get(&ticket).map(|pending| &pending.request.op);
         match answer {
-            Answer::Done { .. } => matches!(op, Some(Op::Write { .. } | Op::Resolve { .. })),
+            Answer::Done { .. } => {
+                matches!(op, Some(Op::Write { .. } | Op::Group { .. } | Op::Resolve { .. }))
+            }
             Answer::Value { .. } | Answer::Branched => matches!(op, Some(Op::Read(_))),
             Answer::Retry(_) => true,
+            Answer::Elsewhere(_) | Answer::Split => false,
+        }
+    }
+
+    /// What was asked is another tablet's to answer.
+    fn is_elsewhere(&mut self, asker: Asker) {
+        if asker.region != self.me {
+            self.answer(asker, Answer::Retry("its key is another tablet's"));
+        } else if let Some(pending) = self.pending.get(&asker.ticket) {
+            let request = Box::new(pending.request.clone());
+            self.answer_ticket(asker.ticket, Answer::Elsewhere(request));
         }
     }
 
@@ -354,7 +382,7 @@ impl Region {
             sometimes!("an answer of an earlier start came");
         }
         if let Some(pending) = self.pending.remove(&ticket) {
-            if let Op::Write { asked, .. } | Op::Resolve { asked, .. } = &pending.request.op {
+            if let Some(asked) = pending.request.asked() {
                 let asked = (asked.session, asked.sequence);
                 // A repetition may have come behind it.
                 if self.writing.get(&asked) == Some(&ticket) {
@@ -382,10 +410,21 @@ impl Region {
         Answer::Value { found, seen: self.tablet.seen_by(key) }
     }
 
+    /// Of whoever has the key: it may have left since this was asked.
+    fn tell_value(&mut self, asker: Asker, key: &[u8]) {
+        match self.tablet.span().has(key) || planted!("table.read-behind-a-split") {
+            true => {
+                let answer = self.value(key);
+                self.answer(asker, answer);
+            }
+            false => self.is_elsewhere(asker),
+        }
+    }
+
     fn read_here(&mut self, ticket: u64) {
         let Some(pending) = self.pending.get(&ticket) else { return };
-        let answer = self.value(&pending.request.key);
-        self.answer_ticket(ticket, answer);
+        let key = pending.request.key.clone();
+        self.tell_value(Asker { region: self.me, ticket }, &key);
     }
 
     /// Waits until what the client has seen shows here.
@@ -434,8 +473,7 @@ impl Region {
     pub(super) fn read_checked(&mut self, id: StreamId, asker: Asker, key: Key) {
         let record = self.tablet.record(&key);
         if record.map_or(self.tablet.form().home, |record| record.home) == id {
-            let answer = self.value(&key);
-            self.answer(asker, answer);
+            self.tell_value(asker, &key);
         } else {
             let request = Request { key, op: Op::Read(Level::Latest) };
             self.dispatch(asker, request, 1, None);
@@ -450,6 +488,7 @@ impl Region {
                 self.marked(showed.stream, *ticket);
             }
         }
+        self.split_has_shown(&showed.entry.body);
     }
 
     /// More shows than before: reads that wait for what their clients have seen may have it. Once for all that shows
@@ -527,11 +566,32 @@ impl Region {
         let asker = Asker { region: self.me, ticket };
         match &pending.request.op {
             Op::Read(_) if pending.marked_in.is_some() => self.read_strong(ticket),
-            Op::Write { .. } | Op::Resolve { .. } | Op::Read(Level::Session(_)) => {
+            Op::Write { .. }
+            | Op::Group { .. }
+            | Op::Resolve { .. }
+            | Op::Read(Level::Session(_)) => {
                 let request = pending.request.clone();
                 self.dispatch(asker, request, 0, None);
             }
             Op::Read(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+impl Parked {
+    /// As if it had waited for no time.
+    pub(super) fn begin_anew(&mut self) {
+        self.ticks = 0;
+    }
+
+    /// What tells it from another one.
+    pub(super) fn key(&self, key: &mut Vec<u64>) {
+        let sequence = self.request.asked().map_or(0, |asked| asked.sequence);
+        key.extend([u64::from(self.asker.region.0), sequence, u64::from(self.hops)]);
+        if let Some((stream, place)) = self.until {
+            key.extend([u64::from(stream.0), place.epoch.0, place.number]);
+        }
+        key.push(u64::MAX);
     }
 }

@@ -9,11 +9,12 @@ use crate::record::Record;
 use crate::sessions::Outcome;
 use crate::stream::Accepted;
 use crate::tablet::branch::BranchId;
+use crate::tablet::span::Half;
 use crate::tablet::{Mode, Showed, Tablet};
 use holdfast_base::limits::ENTRY_BYTES_MAX;
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
-use holdfast_wire::table::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use holdfast_wire::table::{GROUP_BYTES_MAX, GROUP_WRITE_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -28,10 +29,11 @@ static WINDOW_BYTES: Knob = Knob::new("table.window-bytes", 16 << 20, &[1, 200, 
 /// Tombstones of a stream that are looked through in a tick.
 static FORGET: Knob = Knob::new("table.forget", 4096, &[1, 2, 3]);
 
-/// What an entry of a log has around the entries of a stream: its envelope; version, tag, stream, epoch,
+/// What an entry of a log has around the entries of a stream: its envelope; version, two tags, stream, epoch,
 /// place and count. And around the key and the value of one of them.
-pub(super) const FOLLOWED_BYTES: usize = 40 + 2 + 1 + 8 + 16 + 4;
-const CHANGE_BYTES: usize = 16 + 8 + 25 + 1 + 4 + 8 + 8 + 1 + 1 + 1 + 4;
+pub(super) const FOLLOWED_BYTES: usize = 40 + 3 + 1 + 8 + 16 + 4;
+const NEXT_BYTES: usize = 4 + 8 + 8 + 1 + 1 + 1 + 4;
+const CHANGE_BYTES: usize = 16 + 8 + 25 + 1 + NEXT_BYTES;
 const BRANCH_BYTES: usize = 16 + 8 + 1 + 1 + 4 + 1 + 16 + 8 + 8 + 1 + 4;
 const _: () = {
     let record = KEY_BYTES_MAX + VALUE_BYTES_MAX;
@@ -41,6 +43,8 @@ const _: () = {
         FOLLOWED_BYTES + BRANCH_BYTES + CHANGE_BYTES + KEY_BYTES_MAX + record <= ENTRY_BYTES_MAX
     );
     assert!(FOLLOWED_BYTES + BATCH_BYTES.usual() as usize <= ENTRY_BYTES_MAX);
+    assert!(NEXT_BYTES <= GROUP_WRITE_BYTES);
+    assert!(FOLLOWED_BYTES + CHANGE_BYTES + GROUP_BYTES_MAX <= ENTRY_BYTES_MAX);
 };
 
 /// A key as it will be once everything decided shows.
@@ -104,6 +108,8 @@ pub(super) struct Lead {
     resolves: BTreeSet<BranchId>,
     /// Tombstones up to this one were looked through, of those that may be forgotten; none: from the first one on.
     looked_through: Option<Key>,
+    /// A half of the tablet is leaving by what does not show yet.
+    leaving: Option<Half>,
 }
 
 impl Lead {
@@ -115,6 +121,11 @@ impl Lead {
     /// Whether somebody has seen to a branch by what does not show yet.
     pub(super) fn resolves(&self, branch: &BranchId) -> bool {
         self.resolves.contains(branch)
+    }
+
+    /// See the field.
+    pub(super) fn leaving(&self) -> Option<Half> {
+        self.leaving
     }
 
     fn of(tablet: &Tablet, id: StreamId, epoch: Epoch, peers: Vec<RegionId>) -> Lead {
@@ -138,6 +149,7 @@ impl Lead {
             says: BTreeSet::new(),
             resolves: BTreeSet::new(),
             looked_through: None,
+            leaving: None,
         };
         for entry in stream.behind(tablet.shown(id).place.number, usize::MAX) {
             lead.lay_over(tablet, id, entry);
@@ -153,9 +165,16 @@ impl Lead {
         match &entry.body {
             Body::Branch(branch) => drop(self.says.insert(branch.id.clone())),
             Body::Resolves(of) => drop(self.resolves.insert(of.id.clone())),
+            Body::Split(half) => self.leaving = Some(*half),
+            Body::HandedOver { .. } => self.leaving = None,
             _ => {}
         }
-        let Some(change) = entry.body.change() else { return };
+        for change in entry.body.changes() {
+            self.lay_change_over(tablet, id, entry.place, change);
+        }
+    }
+
+    fn lay_change_over(&mut self, tablet: &Tablet, id: StreamId, place: Place, change: &Change) {
         let coming = self.coming.get(&change.key);
         let before = match coming {
             Some(coming) => coming.record.as_ref(),
@@ -170,11 +189,10 @@ impl Lead {
             }
             None => follows,
         };
-        let record = Record::after(before, change, id, entry.place);
+        let record = Record::after(before, change, id, place);
         if record.is_none() {
             self.floor = self.floor.max(change.version);
         }
-        let place = entry.place;
         let coming = Coming { place, version: change.version, record, grounded };
         self.coming.insert(change.key.clone(), coming);
     }
@@ -212,6 +230,7 @@ impl Region {
         for asker in waiting.chain(reads).collect::<Vec<_>>() {
             self.answer(asker, Answer::Retry("another region leads"));
         }
+        self.split_came_to(|| Answer::Retry("another region leads"));
     }
 
     pub(super) fn state(&self, key: &[u8]) -> State {
@@ -261,6 +280,9 @@ impl Region {
 
     /// Inserts begin above this.
     pub(super) fn floor(&self) -> u64 {
+        if planted!("table.insert-below-forgotten") {
+            return 0;
+        }
         let coming = self.leads.values().map(|lead| lead.floor).max().unwrap_or(0);
         coming.max(self.tablet.floor())
     }
@@ -320,10 +342,10 @@ impl Region {
             Body::Resolves(of) => drop(lead.resolves.remove(&of.id)),
             _ => {}
         }
-        if let Some(change) = showed.entry.body.change()
-            && lead.coming.get(&change.key).is_some_and(|c| c.place.number == number)
-        {
-            lead.coming.remove(&change.key);
+        for change in showed.entry.body.changes() {
+            if lead.coming.get(&change.key).is_some_and(|c| c.place.number == number) {
+                lead.coming.remove(&change.key);
+            }
         }
         if let Some(asked) = showed.entry.asked {
             lead.asked.remove(&(asked.session, asked.sequence));
@@ -562,6 +584,10 @@ impl Region {
             false => None,
         };
         let old = some.into_iter().filter(|key| {
+            // The tablet that gets it forgets it.
+            if self.is_leaving(key) && !planted!("table.split-forgets-meanwhile") {
+                return false;
+            }
             let record = self.tablet.record(key);
             let shows = record.is_some_and(|r| r.stream == id && r.place.number <= by_all);
             shows && self.tablet.is_tombstone_of(key, id)
@@ -595,12 +621,22 @@ impl Region {
 
 #[cfg(test)]
 impl Lead {
-    /// As if all that it waits for were due.
-    pub(super) fn hurry(&mut self, resend_ticks: u32) {
-        for peer in self.peers.values_mut() {
-            (peer.quiet_ticks, peer.behind) = (resend_ticks - 1, None);
+    /// As if all that it waits for were due, of these regions.
+    pub(super) fn hurry(&mut self, resend_ticks: u32, is_due: impl Fn(RegionId) -> bool) {
+        for (region, peer) in &mut self.peers {
+            let ticks = if is_due(*region) { resend_ticks - 1 } else { 0 };
+            (peer.quiet_ticks, peer.behind) = (ticks, None);
         }
         self.answers.clear();
+    }
+
+    /// What tells it from another one by what it has decided and does not show.
+    pub(super) fn key_of_coming(&self, key: &mut Vec<u64>) {
+        key.push(self.floor);
+        for (of, coming) in &self.coming {
+            key.extend([u64::from(of[0]), coming.version, u64::from(coming.grounded)]);
+        }
+        key.push(u64::MAX);
     }
 
     /// What tells it from another one of the same stream as held.

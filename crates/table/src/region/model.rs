@@ -1,12 +1,12 @@
 //! A small world of a timeline table's regions, searched breadth first up to a bound: production regions with their topics and
-//! all that they remember, a few writes, operators who call whichever region lost at any time, ways that are cut,
+//! all that they remember, a few writes and groups, operators who call whichever region lost at any time, ways that are cut,
 //! messages that are lost, processes that end. A tick is one in which all is due that waits: what time may do, it may
 //! do at any time. Once everything heals, no version follows on what was cut off, and what was cut off is a branch.
 
 use super::{Effect, Region, Settings};
 use crate::entry::{Asked, Body, Change, Entry};
 use crate::ids::{LogId, Place, RegionId, StreamId};
-use crate::message::{Expect, Message, Op, Request};
+use crate::message::{Expect, GroupDo, GroupWrite, Message, Op, Request};
 use crate::stream::Stream;
 use crate::tablet::{Form, Mode, Tablet};
 use holdfast_base::codec::Encode;
@@ -37,6 +37,8 @@ const HEALING_TICKS: usize = 150;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Left {
     writes: u8,
+    /// Of what is at home in the region and of a new key.
+    groups: u8,
     seals: u8,
     cuts: u8,
     losses: u8,
@@ -58,6 +60,7 @@ struct Written {
 enum Step {
     Tick(usize),
     Write(usize, u8),
+    Group(usize),
     Seal(usize, usize),
     /// All ways of a region are cut, or all from it; or all are open again.
     Away(usize),
@@ -95,7 +98,7 @@ fn place_key(place: Place, key: &mut Vec<u64>) {
 }
 
 /// Everything that tells regions from each other, as numbers, but for what is only for strong tables.
-fn key_of(region: &Region) -> u64 {
+pub(super) fn key_of(region: &Region) -> u64 {
     let mut key = Vec::with_capacity(256);
     for stream in region.tablet.streams() {
         let id = stream.id();
@@ -112,6 +115,10 @@ fn key_of(region: &Region) -> u64 {
                     change.version << 24 | u64::from(change.key[0]) << 16 | origin << 8 | home
                 }
                 Body::Branch(branch) => 1 << 32 | branch.id.place.number,
+                Body::Group(changes) => {
+                    key.extend(changes.iter().map(|change| change.version));
+                    3 << 32 | u64::from(changes[0].key[0])
+                }
                 _ => 2 << 32,
             };
             key.push(what);
@@ -171,7 +178,7 @@ fn hurry(region: &mut Region, away: impl Fn(RegionId) -> bool) {
     region.giving.clear();
     region.out.clear();
     region.claims.values_mut().for_each(|claim| claim.hurry(resend));
-    region.leads.values_mut().for_each(|lead| lead.hurry(resend));
+    region.leads.values_mut().for_each(|lead| lead.hurry(resend, |_| true));
     if let Some(taking) = &mut region.taking {
         taking.hurry(resend, away);
     }
@@ -301,9 +308,9 @@ impl State {
         for (region, _) in &self.regions {
             for stream in region.tablet.streams() {
                 for entry in stream.behind(0, usize::MAX) {
-                    let Some(change) = entry.body.change() else { continue };
                     let at = (stream.id(), entry.place);
-                    if !written.iter().any(|w| (w.stream, w.place) == at) {
+                    let is_new = !written.iter().any(|w| (w.stream, w.place) == at);
+                    for change in entry.body.changes().iter().filter(|_| is_new) {
                         let behind = self.behind(change, region);
                         Rc::make_mut(&mut written).push(Written {
                             key: change.key[0],
@@ -329,6 +336,23 @@ impl State {
         self.written.iter().rposition(is)
     }
 
+    /// How many messages this brought about; nothing where nothing was written.
+    fn ask(
+        &mut self,
+        at: usize,
+        key: u8,
+        op: impl FnOnce(Asked) -> Op,
+        loses: Option<usize>,
+    ) -> Option<usize> {
+        let before = self.written.len();
+        let sequence = before as u64 + 1;
+        let op = op(Asked { session: at as u64 + 1, sequence, below: sequence });
+        let request = Request { key: vec![key], op };
+        let sent = self.carry_out(at, |region| region.ask(1, request), loses);
+        self.take_down();
+        (self.written.len() > before).then_some(sent)
+    }
+
     /// How many messages this brought about; nothing where it changes nothing.
     fn take(&mut self, taken: Move) -> Option<usize> {
         let loses = taken.loses;
@@ -339,17 +363,18 @@ impl State {
             Step::Tick(at) => self.carry_out(at, Region::tick, loses),
             Step::Write(at, key) => {
                 self.left.writes = self.left.writes.checked_sub(1)?;
-                let sequence = self.written.len() as u64 + 1;
-                let asked = Asked { session: at as u64 + 1, sequence, below: sequence };
-                let op = Op::Write { asked, value: Some(vec![1]), expect: Expect::Any };
-                let before = self.written.len();
-                let request = Request { key: vec![key], op };
-                let sent = self.carry_out(at, |region| region.ask(1, request), loses);
-                self.take_down();
-                if self.written.len() == before {
-                    return None;
-                }
-                sent
+                let op = |asked| Op::Write { asked, value: Some(vec![1]), expect: Expect::Any };
+                self.ask(at, key, op, loses)?
+            }
+            Step::Group(at) => {
+                self.left.groups = self.left.groups.checked_sub(1)?;
+                let put = |key| GroupWrite {
+                    key: vec![key],
+                    expect: Expect::Any,
+                    what: GroupDo::Put([1].into()),
+                };
+                let writes = [at as u8, NEW].map(put).to_vec();
+                self.ask(at, at as u8, |asked| Op::Group { asked, writes }, loses)?
             }
             Step::Seal(at, lost) => {
                 self.left.seals = self.left.seals.checked_sub(1)?;
@@ -402,6 +427,7 @@ impl State {
             if self.left.writes > 0 {
                 steps.push(Step::Write(at, NEW));
             }
+            steps.push(Step::Group(at));
             steps.extend([Step::Away(at), Step::Mute(at), Step::Back(at), Step::End(at)]);
             let others = (0..REGIONS).filter(|other| *other != at);
             steps.extend(others.map(|other| Step::Seal(at, other)));
@@ -576,18 +602,20 @@ fn search(first: State, states_max: usize) -> Found {
     found
 }
 
-fn states_max() -> usize {
+/// States of one search.
+pub(super) fn states_max(usual: usize) -> usize {
     let max = std::env::var("HOLDFAST_TABLE_STATES").ok().and_then(|text| text.parse().ok());
-    max.unwrap_or(6_000)
+    max.unwrap_or(usual)
 }
 
 /// A key that nobody has written: the tablet's home inserts it, and it is at home where that came from.
 const NEW: u8 = 9;
 
-const SEALS: Left = Left { writes: 1, seals: 2, cuts: 1, losses: 0, ends: 0 };
+const SEALS: Left = Left { writes: 1, groups: 0, seals: 2, cuts: 1, losses: 0, ends: 0 };
 const LOSSES: Left = Left { losses: 1, ..SEALS };
 const ENDS: Left = Left { ends: 1, ..SEALS };
 const WRITES: Left = Left { writes: 2, ..SEALS };
+const GROUPS: Left = Left { writes: 1, groups: 1, ..SEALS };
 const MORE_SEALS: Left = Left { seals: 3, cuts: 2, ..SEALS };
 
 fn searched(first: State, states_max: usize) -> Found {
@@ -604,9 +632,9 @@ fn searched(first: State, states_max: usize) -> Found {
 
 #[test]
 fn whoever_is_sealed_nothing_follows_on_what_was_cut_off() {
-    for left in [SEALS, LOSSES, ENDS, WRITES, MORE_SEALS] {
+    for left in [SEALS, LOSSES, ENDS, WRITES, GROUPS, MORE_SEALS] {
         for first in [State::first, State::with_records, State::with_one_alone] {
-            assert!(searched(first(left), states_max()).wrong.is_none(), "{left:?}");
+            assert!(searched(first(left), states_max(6_000)).wrong.is_none(), "{left:?}");
         }
     }
 }

@@ -143,7 +143,7 @@ impl Region {
         request: &Request,
         record: Option<&Record>,
     ) -> bool {
-        let is_write = matches!(request.op, Op::Write { .. } | Op::Resolve { .. });
+        let is_write = request.asked().is_some();
         if self.mode() == Mode::Strong || !is_write || planted!("table.sealed-out-of-order") {
             return false;
         }
@@ -153,6 +153,16 @@ impl Region {
                 return true;
             }
         }
+        let follows = |record: Option<&Record>| self.follows_on_what_it_has_alone(home, record);
+        match &request.op {
+            Op::Group { writes, .. } => {
+                writes.iter().any(|write| follows(self.state(&write.key).record.as_ref()))
+            }
+            _ => follows(record),
+        }
+    }
+
+    fn follows_on_what_it_has_alone(&self, home: StreamId, record: Option<&Record>) -> bool {
         match record {
             Some(record) if record.stream == home => false,
             Some(record) => {

@@ -6,15 +6,16 @@ use super::Region;
 use super::lead::FOLLOWED_BYTES;
 use crate::entry::{Body, Change, ChangeKind, Resolution, StreamEntry};
 use crate::ids::{Epoch, Place, RegionId, StreamId};
-use crate::message::{Answer, Message, Op, Position, Request};
+use crate::message::{Answer, GroupWrite, Message, Op, Position, Request};
 use crate::record::{MOVES_REMEMBERED, Record};
-use crate::sessions::{RESULTS_MAX, SessionImage};
+use crate::sessions::{Outcome, RESULTS_MAX, SessionImage};
 use crate::stream::{StreamImage, follows};
 use crate::tablet::branch::{Branch, BranchId};
 use crate::tablet::image::{Item, Part};
 use holdfast_base::codec::Encode;
 use holdfast_base::limits::ENTRY_BYTES_MAX;
-use holdfast_wire::table::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use holdfast_wire::table::{GROUP_WRITES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, group_bytes};
+use std::collections::BTreeSet;
 
 /// Rounds, numbers and versions are far below this, and stay so: whoever names a higher one has not
 /// counted up to it, and whatever is added to a lower one does not overflow.
@@ -35,6 +36,7 @@ impl Region {
                     self.is_stream(*stream) && self.is_place(*place)
                 }
                 Answer::Value { .. } | Answer::Branched | Answer::Retry(_) => true,
+                Answer::Elsewhere(_) | Answer::Split => false,
             },
             Message::NotShown { .. } | Message::ImageAsked { .. } => true,
             Message::MarkAsked { stream, .. } => self.is_stream(*stream),
@@ -125,6 +127,14 @@ impl Region {
                         && self.is_place(*said)
                         && change.as_ref().is_none_or(is_own)
                 }
+                Body::Group(changes) => {
+                    let keys: BTreeSet<_> = changes.iter().map(|change| &change.key).collect();
+                    keys.len() == changes.len()
+                        && changes.len() <= GROUP_WRITES_MAX
+                        && changes.iter().all(|change| self.is_change(change))
+                }
+                // A table of several regions is not split.
+                Body::Split(_) | Body::HandedOver { .. } => false,
             }
     }
 
@@ -197,7 +207,13 @@ impl Region {
     fn is_session(&self, session: &SessionImage) -> bool {
         session.results.len() <= RESULTS_MAX
             && session.results.iter().all(|result| {
-                self.is_stream(result.result.stream) && self.is_place(result.result.place)
+                let versions = match &result.result.outcome {
+                    Outcome::Group(versions) => versions.len(),
+                    _ => 0,
+                };
+                versions <= GROUP_WRITES_MAX
+                    && self.is_stream(result.result.stream)
+                    && self.is_place(result.result.place)
             })
     }
 }
@@ -209,7 +225,19 @@ fn is_key(key: &[u8]) -> bool {
 fn is_request(request: &Request) -> bool {
     let value = match &request.op {
         Op::Write { value, .. } => value.as_ref().map_or(0, Vec::len),
-        Op::Read(_) | Op::Resolve { .. } => 0,
+        Op::Group { writes, .. } if !is_group(&request.key, writes) => return false,
+        Op::Group { .. } | Op::Read(_) | Op::Resolve { .. } => 0,
     };
     is_key(&request.key) && value <= VALUE_BYTES_MAX
+}
+
+/// It is one entry of a log, whatever comes of it.
+fn is_group(first: &[u8], writes: &[GroupWrite]) -> bool {
+    let keys: BTreeSet<_> = writes.iter().map(|write| &write.key).collect();
+    let sizes = writes.iter().map(|write| (write.key.len(), write.value_bytes()));
+    (1..=GROUP_WRITES_MAX).contains(&writes.len())
+        && writes[0].key == first
+        && keys.len() == writes.len()
+        && writes.iter().all(|write| is_key(&write.key) && write.value_bytes() <= VALUE_BYTES_MAX)
+        && group_bytes(sizes).is_some()
 }

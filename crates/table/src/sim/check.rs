@@ -2,10 +2,12 @@
 //! (T2), strong records that are linearizable (T3), nothing acknowledged that is lost (T4), and
 //! regions that are equal once all is quiet (T5).
 
+pub mod groups;
+
 use super::histories::{History, Told};
 use super::linear::{Call, Operation, is_linearizable};
 use super::world::World;
-use crate::entry::{ChangeKind, Refusal, StreamEntry};
+use crate::entry::{Asked, Change, ChangeKind, Refusal, StreamEntry};
 use crate::ids::{Key, Place, RegionId, StreamId};
 use crate::message::{Answer, Expect, Level, Op};
 use crate::region::{Policy, Region};
@@ -22,6 +24,14 @@ struct Version {
     entry: StreamEntry,
     /// The value from here on.
     value: Option<u64>,
+}
+
+impl Version {
+    /// Whether it answers this request.
+    fn is_of(&self, asked: Asked) -> bool {
+        let same = |own: Asked| (own.session, own.sequence) == (asked.session, asked.sequence);
+        self.entry.asked.is_some_and(same)
+    }
 }
 
 /// Versions of each key in their order.
@@ -99,6 +109,7 @@ pub fn all(world: &World, history: &History, mode: Mode) -> Result<(), String> {
         is_kept(tablet, &lines, history, mode, told)?;
     }
     sessions(&lines, history)?;
+    groups::are_whole(history)?;
     match mode {
         Mode::Strong => linear(&lines, history),
         Mode::Timeline => newest(history),
@@ -158,7 +169,7 @@ fn branches(tablet: &Tablet, history: &History) -> Result<(), String> {
     let said = tablet.branches().said();
     for (id, branch) in said {
         let entry = history.entries.get(&(id.stream, id.place));
-        let change = entry.and_then(|entry| entry.body.change());
+        let change = entry.and_then(|entry| entry.body.change_of(&id.key));
         let same = change.is_some_and(|change| {
             let value = match &change.kind {
                 ChangeKind::Put(value) => Some(value),
@@ -173,20 +184,25 @@ fn branches(tablet: &Tablet, history: &History) -> Result<(), String> {
         }
     }
     for ((stream, place), entry) in &history.entries {
-        let Some(change) = entry.body.change() else { continue };
-        let writes = matches!(change.kind, ChangeKind::Put(_) | ChangeKind::Delete);
-        if !history.seals() || !writes || tablet.stream(*stream).holds(*place) {
+        if !history.seals() || tablet.stream(*stream).holds(*place) {
             continue;
         }
-        // Its region may have opened another epoch in it before it heard that it was sealed off.
-        let covers = |branch: &Branch| {
-            branch.id.key == change.key
-                && branch.id.stream == *stream
-                && branch.id.place >= *place
-                && (branch.after + 1..=branch.version).contains(&change.version)
-        };
-        if !said.values().any(covers) {
-            return Err(format!("T4: in no stream and in no branch: {entry:?} of {}", stream.0));
+        let writes =
+            |change: &&Change| matches!(change.kind, ChangeKind::Put(_) | ChangeKind::Delete);
+        for change in entry.body.changes().iter().filter(writes) {
+            // Its region may have opened another epoch in it before it heard that it was sealed off.
+            let covers = |branch: &Branch| {
+                branch.id.key == change.key
+                    && branch.id.stream == *stream
+                    && branch.id.place >= *place
+                    && (branch.after + 1..=branch.version).contains(&change.version)
+            };
+            if !said.values().any(covers) {
+                return Err(format!(
+                    "T4: in no stream and in no branch: {entry:?} of {}",
+                    stream.0
+                ));
+            }
         }
     }
     Ok(())
@@ -209,20 +225,21 @@ fn lines(tablet: &Tablet, history: &History) -> Result<Lines, String> {
         for number in 1..=stream.tail().number {
             let entry = entry_of(history, stream, number)
                 .ok_or(format!("nobody ever held {number} of stream {}", stream.id().0))?;
-            let Some(change) = entry.body.change() else { continue };
-            let line = lines.entry(change.key.clone()).or_default();
-            let version = Version { stream: stream.id(), entry: entry.clone(), value: None };
-            if let Some(other) = line.insert(change.version, version) {
-                let (a, b) = (entry, &other.entry);
-                return Err(format!("T1: two entries for one version: {a:?} and {b:?}"));
+            for change in entry.body.changes() {
+                let line = lines.entry(change.key.clone()).or_default();
+                let version = Version { stream: stream.id(), entry: entry.clone(), value: None };
+                if let Some(other) = line.insert(change.version, version) {
+                    let (a, b) = (entry, &other.entry);
+                    return Err(format!("T1: two entries for one version: {a:?} and {b:?}"));
+                }
             }
         }
     }
-    for line in lines.values_mut() {
+    for (key, line) in &mut lines {
         let mut before: Option<(u64, Option<StreamId>)> = None;
         let mut value = None;
         for (number_of, version) in line.iter_mut() {
-            let Some(change) = version.entry.body.change() else { continue };
+            let Some(change) = version.entry.body.change_of(key) else { continue };
             let (last, home) = before.unwrap_or((0, None));
             let home_now = home.unwrap_or(tablet.form().home);
             let follows = match home {
@@ -271,7 +288,7 @@ fn is_kept(
                     false => Err(format!("T4: acknowledged and lost: {told:?}")),
                 };
             }
-            let Op::Write { asked, .. } = &told.request.op else {
+            let Some(asked) = told.request.asked() else {
                 return Err(format!("a read was answered as a write: {told:?}"));
             };
             let entry = entry_of(history, tablet.stream(*stream), place.number);
@@ -279,7 +296,7 @@ fn is_kept(
             let same =
                 own.is_some_and(|o| (o.session, o.sequence) == (asked.session, asked.sequence));
             let says = entry.and_then(|entry| Outcome::of(&entry.body));
-            if says != Some(*outcome) || (!same && place.number > 0) {
+            if says.as_ref() != Some(outcome) || (!same && place.number > 0) {
                 return Err(format!("an answer that is not its entry's: {told:?}, {entry:?}"));
             }
             Ok(())
@@ -301,15 +318,16 @@ fn is_kept(
 fn sessions(lines: &Lines, history: &History) -> Result<(), String> {
     let mut seen: BTreeMap<(usize, &Key), u64> = BTreeMap::new();
     for told in &history.told {
+        for (key, version) in told.written() {
+            let last = seen.entry((told.client, key)).or_default();
+            *last = version.max(*last);
+        }
         let key = &told.request.key;
         let least = seen.get(&(told.client, key)).copied().unwrap_or(0);
         let (now, checked) = match (&told.request.op, &told.answer) {
             (_, Some(Answer::Branched)) => {
                 seen.retain(|(client, _), _| *client != told.client);
                 continue;
-            }
-            (Op::Write { .. }, Some(Answer::Done { outcome: Outcome::Written(v), .. })) => {
-                (Some(*v), 0)
             }
             (Op::Read(level), Some(Answer::Value { found, .. })) => {
                 let checked = match level {
@@ -348,11 +366,10 @@ fn newest(history: &History) -> Result<(), String> {
     for read in &history.told {
         let Op::Read(Level::Latest | Level::Strong) = &read.request.op else { continue };
         let Some(Answer::Value { found: Some((version, _)), .. }) = &read.answer else { continue };
-        for told in history.told.iter().filter(|t| t.request.key == read.request.key) {
-            let Some(Answer::Done { outcome: Outcome::Written(written), stream, .. }) = told.answer
-            else {
-                continue;
-            };
+        for told in &history.told {
+            let Some(Answer::Done { stream, .. }) = told.answer else { continue };
+            let of_key = |(key, _): &(&Key, u64)| **key == read.request.key;
+            let Some((_, written)) = told.written().into_iter().find(of_key) else { continue };
             let before = told.ends_us.is_some_and(|ends| ends < read.begins_us);
             let lossy = history.faults.lost_behind.contains_key(&stream);
             if before && !lossy && written > *version {
@@ -367,11 +384,17 @@ fn newest(history: &History) -> Result<(), String> {
 fn linear(lines: &Lines, history: &History) -> Result<(), String> {
     let mut calls: BTreeMap<&Key, Vec<Operation>> = BTreeMap::new();
     for told in &history.told {
-        let line = lines.get(&told.request.key);
-        let value_of = |version: u64| line.and_then(|l| l.get(&version)).and_then(|v| v.value);
-        let Some(call) = call(told, &value_of, line) else { continue };
-        let operation = Operation { call, begins: told.begins_us, ends: told.ends_us };
-        calls.entry(&told.request.key).or_default().push(operation);
+        for (at, key) in told.keys().into_iter().enumerate() {
+            let line = lines.get(key);
+            let value_of = |version: u64| line.and_then(|l| l.get(&version)).and_then(|v| v.value);
+            let call = match &told.request.op {
+                Op::Group { writes, .. } => groups::call(told, at, &writes[at], &value_of, line),
+                _ => call(told, &value_of, line),
+            };
+            let Some(call) = call else { continue };
+            let operation = Operation { call, begins: told.begins_us, ends: told.ends_us };
+            calls.entry(key).or_default().push(operation);
+        }
     }
     for (key, operations) in calls {
         if !is_linearizable(&operations) {
@@ -407,22 +430,17 @@ fn call(
         (Op::Read(Level::Strong | Level::Latest), Some(Answer::Value { found, .. })) => {
             Some(Call::Read(found.as_ref().map(|(_, value)| number(value))))
         }
-        (Op::Read(_) | Op::Resolve { .. }, _) => None,
+        (Op::Read(_) | Op::Group { .. } | Op::Resolve { .. }, _) => None,
         (Op::Write { .. }, Some(Answer::Done { outcome: Outcome::Refused(refusal), .. })) => {
             Some(Call::Refused(match refusal {
                 Refusal::Found(version) => value_of(*version),
-                Refusal::Absent | Refusal::NoBranch => None,
+                _ => None,
             }))
         }
         (Op::Write { asked, value, expect }, answer) => {
             if !matches!(answer, Some(Answer::Done { .. })) {
                 // Whether it has happened, the line says.
-                let own = |v: &Version| {
-                    v.entry.asked.is_some_and(|own| {
-                        (own.session, own.sequence) == (asked.session, asked.sequence)
-                    })
-                };
-                line?.values().find(|version| own(version))?;
+                line?.values().find(|version| version.is_of(*asked))?;
             }
             let value = value.as_ref().map(|value| number(value));
             Some(match (expect, value) {

@@ -2,13 +2,17 @@
 //! regions are killed, cut off, erased and brought back; then everything heals, and what was told is
 //! checked.
 
-use super::check;
+use super::caches::Caches;
+use super::check::{
+    self,
+    groups::{Groups, half_shown},
+};
 use super::distance::Distance;
 use super::faults::Faults;
 use super::world::{Costs, Guests, World};
-use crate::entry::{Asked, Refusal, StreamEntry};
-use crate::ids::{Place, StreamId};
-use crate::message::{Answer, Expect, Level, Op, Request};
+use crate::entry::{Asked, Body, Refusal, StreamEntry};
+use crate::ids::{Key, Place, StreamId};
+use crate::message::{Answer, Expect, GroupDo, GroupWrite, Level, Op, Request};
 use crate::region::{Policy, Region, Settings};
 use crate::sessions::Outcome;
 use crate::tablet::branch::BranchId;
@@ -32,6 +36,8 @@ pub struct Plan {
     pub storm: bool,
     /// Of a timeline table: operators say that regions are lost which are away.
     pub seals: bool,
+    /// Some writes are of several records, which stand or fall together.
+    pub groups: bool,
 }
 
 impl Plan {
@@ -47,6 +53,8 @@ impl Plan {
             faults: true,
             storm: seed % 3 == 2,
             seals: seed % 4 == 3 && seed % 16 != 3,
+            // Not those that have found something before there were groups: they would be other ones.
+            groups: seed.is_multiple_of(2) || (seed % 8 == 3 && seed % 64 != 43),
         }
     }
 }
@@ -60,6 +68,32 @@ pub struct Told {
     /// None: nobody has said what became of it.
     pub ends_us: Option<u64>,
     pub answer: Option<Answer>,
+}
+
+impl Told {
+    /// The keys that it asked for.
+    pub fn keys(&self) -> Vec<&Key> {
+        match &self.request.op {
+            Op::Group { writes, .. } => writes.iter().map(|write| &write.key).collect(),
+            _ => vec![&self.request.key],
+        }
+    }
+
+    /// The versions that it has written, as it was told.
+    pub fn written(&self) -> Vec<(&Key, u64)> {
+        let outcome = match &self.answer {
+            Some(Answer::Done { outcome, .. }) => outcome,
+            _ => return Vec::new(),
+        };
+        match (&self.request.op, outcome) {
+            (Op::Group { writes, .. }, Outcome::Group(versions)) => {
+                let writes = writes.iter().filter(|write| write.what != GroupDo::Check);
+                writes.map(|write| &write.key).zip(versions.iter().copied()).collect()
+            }
+            (_, Outcome::Written(version)) => vec![(&self.request.key, *version)],
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// What a history came to.
@@ -105,8 +139,11 @@ pub struct History {
     shown: BTreeMap<(StreamId, u64), (Place, u64)>,
     /// What streams say at each place that any region ever held: they forget it, the judge does not.
     pub entries: BTreeMap<(StreamId, Place), StreamEntry>,
+    /// Of those the groups.
+    pub groups: Groups,
     /// Up to where each region's streams were looked at.
     looked: BTreeMap<(usize, StreamId), Place>,
+    caches: Caches,
     values: u64,
     ends_us: u64,
     wrong: Option<String>,
@@ -129,7 +166,7 @@ pub fn run(seed: u64, plan: Plan) -> Result<Summary, String> {
     let append_us = [1_000, 5_000, 60_000][random.below(3) as usize];
     let costs = Costs { jitter_us: 1 + random.below(40_000), append_us, ..Costs::default() };
     let mut world = World::new(form, settings, costs, distance, random.next());
-    let mut history = History::new(plan, random);
+    let mut history = History::new(plan, random, seed);
     for client in 0..CLIENTS {
         world.wake_at(history.random.below(SECOND), Wake::Begin { client }.number());
     }
@@ -137,6 +174,9 @@ pub fn run(seed: u64, plan: Plan) -> Result<Summary, String> {
         world.wake_at(SECOND + history.random.below(2 * SECOND), Wake::Fault.number());
     }
     world.run_until(history.ends_us, &mut history);
+    if let Some(wrong) = history.wrong {
+        return Err(wrong);
+    }
     world.heal();
     history.become_quiet(&mut world)?;
     history.write_everything(&mut world)?;
@@ -160,7 +200,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 impl History {
-    fn new(plan: Plan, mut random: Random) -> History {
+    fn new(plan: Plan, mut random: Random, seed: u64) -> History {
         let client = |i: usize| Client {
             region: i % usize::from(plan.regions),
             random: Random::new(random.next()),
@@ -179,7 +219,9 @@ impl History {
             faults: Faults::default(),
             shown: BTreeMap::new(),
             entries: BTreeMap::new(),
+            groups: Groups::new(),
             looked: BTreeMap::new(),
+            caches: Caches::new(seed, plan.regions),
             values: 0,
             ends_us: plan.seconds * SECOND,
             wrong: None,
@@ -193,6 +235,9 @@ impl History {
         let client = &mut self.clients[at];
         if client.random.below(16) == 0 {
             client.region = client.random.below(world.regions() as u64) as usize;
+        }
+        if self.plan.groups && client.random.below(4) == 0 {
+            return self.write_group(world, at);
         }
         let key = key(client.random.below(KEYS));
         let version = client.versions.get(&key).copied();
@@ -231,6 +276,33 @@ impl History {
         self.send_new(world, at, Request { key, op: Op::Write { asked, value, expect } });
     }
 
+    /// Two or three records at once, some of them only looked at.
+    fn write_group(&mut self, world: &mut World, at: usize) {
+        let client = &mut self.clients[at];
+        let mut keys: Vec<u64> = (0..KEYS).collect();
+        let count = 2 + client.random.below(2) as usize;
+        let mut writes = Vec::new();
+        while writes.len() < count {
+            let key = key(keys.remove(client.random.below(keys.len() as u64) as usize));
+            let version = client.versions.get(&key).copied();
+            self.values += 1;
+            let put = GroupDo::Put(self.values.to_le_bytes().into());
+            let known = version.map_or(Expect::Absent, Expect::Version);
+            let (what, expect) = match client.random.below(12) {
+                0 => (GroupDo::Check, known),
+                1 => (GroupDo::Delete, Expect::Any),
+                2 => (put, known),
+                3 => (put, Expect::Absent),
+                _ => (put, Expect::Any),
+            };
+            writes.push(GroupWrite { key, expect, what });
+        }
+        client.sequence += 1;
+        let (session, sequence) = (at as u64 + 1, client.sequence);
+        let asked = Asked { session, sequence, below: sequence };
+        self.send_new(world, at, Request::group(asked, writes));
+    }
+
     fn send_new(&mut self, world: &mut World, at: usize, request: Request) {
         let client = &mut self.clients[at];
         let begins_us = world.now_us();
@@ -254,7 +326,7 @@ impl History {
     fn again(&mut self, world: &mut World, at: usize) {
         let client = &mut self.clients[at];
         let Some((attempts, told)) = &client.waits else { return };
-        let is_write = matches!(told.request.op, Op::Write { .. } | Op::Resolve { .. });
+        let is_write = told.request.asked().is_some();
         if *attempts >= ATTEMPTS || !is_write {
             self.end(world, at, None);
             return;
@@ -269,11 +341,12 @@ impl History {
         let client = &mut self.clients[at];
         let Some((_, mut told)) = client.waits.take() else { return };
         let key = told.request.key.clone();
+        told.answer = answer.clone();
         match &answer {
-            Some(Answer::Done { outcome, stream, place }) => {
+            Some(Answer::Done { stream, place, .. }) => {
                 client.token.see(*stream, *place);
-                if let Outcome::Written(version) = outcome {
-                    client.versions.insert(key, *version);
+                for (key, version) in told.written() {
+                    client.versions.insert(key.clone(), version);
                 }
             }
             Some(Answer::Value { found, seen }) => {
@@ -288,9 +361,9 @@ impl History {
                 client.versions.clear();
             }
             Some(Answer::Retry(_)) | None => {}
+            Some(Answer::Elsewhere(_) | Answer::Split) => unreachable!("no tablet here is split"),
         }
         told.ends_us = answer.as_ref().map(|_| world.now_us());
-        told.answer = answer;
         self.told.push(told);
         let pause = 1 + client.random.below(100_000);
         if world.now_us() + pause < self.ends_us {
@@ -306,6 +379,10 @@ impl History {
                 continue;
             }
             for entry in stream.behind(0, usize::MAX).iter().rev() {
+                if let Body::Group(changes) = &entry.body {
+                    let versions = changes.iter().map(|c| (c.key.clone(), c.version)).collect();
+                    self.groups.insert((id, entry.place), versions);
+                }
                 let known = self.entries.entry((id, entry.place)).or_insert_with(|| entry.clone());
                 if known != entry && self.wrong.is_none() {
                     self.wrong = Some(format!(
@@ -408,8 +485,8 @@ impl History {
             let outcomes: Vec<Option<Outcome>> = told
                 .iter()
                 .filter(resolves)
-                .map(|told| match told.answer {
-                    Some(Answer::Done { outcome, .. }) => Some(outcome),
+                .map(|told| match &told.answer {
+                    Some(Answer::Done { outcome, .. }) => Some(outcome.clone()),
                     _ => None,
                 })
                 .collect();
@@ -538,10 +615,16 @@ impl Guests for History {
         }
     }
 
-    /// Whatever shows at a place of a strong stream is the same everywhere, for ever.
+    /// Whatever shows at a place of a strong stream is the same everywhere, for ever; and what is cached is what shows.
     fn looks(&mut self, world: &World, at: usize) {
         let Some(region) = world.region(at) else { return };
         self.take_down(region, at);
+        if let Some(half) = half_shown(region.tablet(), self).filter(|_| self.wrong.is_none()) {
+            self.wrong = Some(format!("region {at}: {half}"));
+        }
+        if let Err(wrong) = self.caches.look(world, at) {
+            self.wrong.get_or_insert(wrong);
+        }
         if self.plan.mode == Mode::Timeline {
             return;
         }

@@ -162,6 +162,11 @@ impl World {
         self.sites[at].log
     }
 
+    /// How often a region's process was started or ended.
+    pub fn starts(&self, at: usize) -> u64 {
+        self.sites[at].start
+    }
+
     /// The distances.
     pub fn distance(&self) -> &Distance {
         &self.distance

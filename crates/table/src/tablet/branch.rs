@@ -103,17 +103,18 @@ pub(super) fn cut_off<'a>(
         if let Body::Branch(branch) = &entry.body {
             before.push(branch.clone());
         }
-        let Some(change) = entry.body.change() else { continue };
-        let value = match &change.kind {
-            ChangeKind::Put(value) => Some(value.clone()),
-            ChangeKind::Delete => None,
-            // They change nothing that a client has written.
-            ChangeKind::Move | ChangeKind::Forget => continue,
-        };
-        let id = BranchId { key: change.key.clone(), stream, place: entry.place };
-        let after = of_keys.get(&change.key).map_or(change.after, |branch| branch.after);
-        let branch = Branch { id, after, version: change.version, value };
-        of_keys.insert(&change.key, branch);
+        for change in entry.body.changes() {
+            let value = match &change.kind {
+                ChangeKind::Put(value) => Some(value.clone()),
+                ChangeKind::Delete => None,
+                // They change nothing that a client has written.
+                ChangeKind::Move | ChangeKind::Forget => continue,
+            };
+            let id = BranchId { key: change.key.clone(), stream, place: entry.place };
+            let after = of_keys.get(&change.key).map_or(change.after, |branch| branch.after);
+            let branch = Branch { id, after, version: change.version, value };
+            of_keys.insert(&change.key, branch);
+        }
     }
     of_keys.into_values().chain(before).collect()
 }

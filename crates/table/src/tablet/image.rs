@@ -336,6 +336,9 @@ impl Tablet {
             }
         }
         self.shown = sent.shown;
+        if !planted!("table.image-unseen-by-changes") {
+            self.changes.begin_anew(&self.shown);
+        }
         self.records = sent.records;
         self.tombstones = sent.tombstones;
         self.bytes = sent.bytes;

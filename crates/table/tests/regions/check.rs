@@ -113,20 +113,21 @@ fn line_up(
             let entry = known
                 .get(&(topic.to_owned(), id, place))
                 .ok_or(format!("nobody ever held {place} of stream {}", id.0))?;
-            let Some(change) = entry.body.change() else { continue };
-            let (stream, after) = (id, change.after);
-            let version = Version { stream, entry: entry.clone(), after, value: None };
-            let line = own.entry(change.key.clone()).or_default();
-            if let Some(other) = line.insert(change.version, version) {
-                let (a, b) = (entry, &other.entry);
-                return Err(format!("T1: two entries for one version: {a:?} and {b:?}"));
+            for change in entry.body.changes() {
+                let (stream, after) = (id, change.after);
+                let version = Version { stream, entry: entry.clone(), after, value: None };
+                let line = own.entry(change.key.clone()).or_default();
+                if let Some(other) = line.insert(change.version, version) {
+                    let (a, b) = (entry, &other.entry);
+                    return Err(format!("T1: two entries for one version: {a:?} and {b:?}"));
+                }
             }
         }
     }
-    for line in own.values_mut() {
+    for (key, line) in &mut own {
         let (mut last, mut home, mut value) = (0, None, None);
         for (version, one) in line.iter_mut() {
-            let Some(change) = one.entry.body.change() else { continue };
+            let Some(change) = one.entry.body.change_of(key) else { continue };
             let follows = match home {
                 Some(_) => change.after == last && *version == last + 1,
                 None => change.after == 0 && *version > last,

@@ -169,9 +169,10 @@ fn erase(world: &World, cell: &Arc<Cell>, erasures: &Erasures, for_ns: u64) {
             for number in 1..=stream.tail().number {
                 let place = Place::new(stream.epoch_at(number).unwrap_or_default(), number);
                 let entry = known.get(&(topic.clone(), stream.id(), place));
-                let Some(change) = entry.and_then(|entry| entry.body.change()) else { continue };
-                let highest = held.entry(change.key.clone()).or_default();
-                *highest = change.version.max(*highest);
+                for change in entry.iter().flat_map(|entry| entry.body.changes()) {
+                    let highest = held.entry(change.key.clone()).or_default();
+                    *highest = change.version.max(*highest);
+                }
             }
         }
     }

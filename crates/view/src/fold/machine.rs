@@ -12,7 +12,7 @@ use holdfast_base::error::panic_text;
 use holdfast_base::ids::{Index, Term};
 use holdfast_base::random::mix;
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Kind, Reason, Result};
 use holdfast_env::{planted, sometimes};
 use std::any::Any;
 use std::ops::Deref;
@@ -365,7 +365,7 @@ fn digest(before: u64, index: Index, len: usize, entry_crc: u32, outcome: &Outco
 /// Whether a client's request was refused for now, by what it would change and is moving. Its repetition is
 /// carried out, and so is a late copy, for as long as its client has not acknowledged that it was told.
 fn is_undecided(whose: Whose, outcome: &Outcome) -> bool {
-    let for_now = |e: &Error| e.kind == Kind::Retry && !e.wants_bytes_again();
+    let for_now = |e: &Error| e.kind == Kind::Retry && !e.is(Reason::WriteAgain);
     matches!(whose, Whose::Session(_))
         && outcome.as_ref().is_err_and(for_now)
         && !planted!("view.answers-for-now-stay")

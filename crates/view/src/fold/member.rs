@@ -9,8 +9,8 @@ use super::sessions::Outcome;
 use super::{Arrival, Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Index, NodeId, Term};
-use holdfast_base::{Error, Kind, Result};
-use holdfast_log::{Done, GOES_ON, Log, Mode, Scope};
+use holdfast_base::{Error, Kind, Reason, Result};
+use holdfast_log::{Done, Log, Mode, Scope};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -511,7 +511,7 @@ impl<V: View> Shared<V> {
 
 /// Stopped for a log that is another one, and nothing else.
 pub(super) fn is_away<V>(machine: &Machine<V>) -> bool {
-    let away = machine.stopped.as_ref().is_some_and(|e| e.message.contains(GOES_ON));
+    let away = machine.stopped.as_ref().is_some_and(|e| e.is(Reason::OtherLog));
     away && !machine.withdrawn
 }
 

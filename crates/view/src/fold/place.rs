@@ -7,7 +7,7 @@ use crate::items::Indexed;
 use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
 use holdfast_base::ids::{Index, SessionId};
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Result, codec_struct};
+use holdfast_base::{Error, Reason, Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_env::rows::{Batch, Each, Moment, Rows};
 use holdfast_env::trial::Knob;
@@ -228,8 +228,11 @@ pub fn front(moment: &dyn Moment) -> Result<(Position, Vec<u8>)> {
     Ok((position, front))
 }
 
-/// What errors call a view's rows: one that names them, and says `Corrupt`, is theirs.
-pub const OWN_ROWS: &str = "a view's rows";
+/// Of what a view keeps in its rows.
+pub fn damaged(what: &str) -> Error {
+    Error::corrupt(format!("read {what} of a view's rows: it is damaged: fold them anew"))
+        .because(Reason::Rows)
+}
 
 fn session_row(session: SessionId) -> Vec<u8> {
     [SESSION, &session.0.to_be_bytes()].concat()
@@ -305,10 +308,6 @@ fn read_rows(source: &mut Source<'_>, put: &mut PutRow<'_>) -> Result<()> {
         put(row, value)?;
     }
     Ok(())
-}
-
-fn damaged(what: &str) -> Error {
-    Error::corrupt(format!("read {what} of {OWN_ROWS}: it is damaged: fold them anew"))
 }
 
 impl<R: RowsView> View for InRows<R> {

@@ -5,7 +5,7 @@ use super::{Applied, ENDED_MAX, NODE_OUTSTANDING_MAX, SESSION_OUTSTANDING_MAX, S
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Reason, Result};
 use holdfast_env::{planted, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -335,8 +335,9 @@ impl Sessions {
 }
 
 /// `Fenced`, because the client has to start again with a new session.
-fn not_open(session: SessionId) -> Error {
+pub fn not_open(session: SessionId) -> Error {
     Error::fenced(format!("session `{session}` is not open: open a new one"))
+        .because(Reason::SessionClosed)
 }
 
 /// An applied command's outcome, or why the view stops in front of it.
@@ -361,7 +362,7 @@ fn encode_outcome(outcome: &Outcome, out: &mut Vec<u8>) {
             put_bytes(out, bytes);
         }
         Err(e) => {
-            (e.kind as u16).encode(out);
+            e.code().encode(out);
             e.message.encode(out);
         }
     }
@@ -371,8 +372,8 @@ fn decode_outcome(reader: &mut Reader<'_>) -> std::result::Result<Outcome, Decod
     match u16::decode(reader)? {
         0 => Ok(Ok(reader.bytes()?.to_vec())),
         code => {
-            let kind = Kind::from_code(code).ok_or(DecodeError::BadValue("error kind"))?;
-            Ok(Err(Error::new(kind, reader.str()?)))
+            let error = Error::from_code(code, reader.str()?);
+            Ok(Err(error.ok_or(DecodeError::BadValue("error kind"))?))
         }
     }
 }
@@ -432,6 +433,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_base::Kind;
     use holdfast_base::stream::{collect, read_all};
     use holdfast_env::{Rng, SeededRng};
 

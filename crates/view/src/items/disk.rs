@@ -6,7 +6,7 @@ use super::command::Command;
 use super::pass::Pass;
 use super::rows::{self, CATALOG, Item};
 use super::stream;
-use crate::{Applied, Context, OWN_ROWS, Page, PutRow, RowsView, position};
+use crate::{Applied, Context, Page, PutRow, RowsView, damaged, position};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
@@ -23,10 +23,6 @@ fn catalog(found: Option<Vec<u8>>) -> Result<Catalog> {
         Some(bytes) => Catalog::from_bytes(&bytes).map_err(|_| damaged("the catalog")),
         None => Ok(Catalog::default()),
     }
-}
-
-fn damaged(what: &str) -> Error {
-    Error::corrupt(format!("read {what} of {OWN_ROWS}: it is damaged: fold them anew"))
 }
 
 impl RowsView for DiskView {

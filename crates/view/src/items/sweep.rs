@@ -7,10 +7,10 @@
 
 use super::disk::{Reader, parse};
 use super::rows::{self, SWEEP};
-use crate::OWN_ROWS;
+use crate::damaged;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result, codec_struct};
+use holdfast_base::{Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_env::rows::{Batch, Moment, Rows};
 use holdfast_wire::slab::Range;
@@ -61,9 +61,7 @@ pub fn sweep(rows: &dyn Rows, rows_max: usize) -> Result<Option<SweepStep>> {
 fn next(moment: &Arc<dyn Moment>, rows_max: usize) -> Result<Option<(Batch, SweepStep)>> {
     let horizon = Reader::new(moment.clone())?.catalog().horizon();
     let mut swept = match moment.get(SWEEP)? {
-        Some(bytes) => Swept::from_bytes(&bytes).map_err(|_| {
-            Error::corrupt(format!("read the sweep of {OWN_ROWS}: it is damaged: fold them anew"))
-        })?,
+        Some(bytes) => Swept::from_bytes(&bytes).map_err(|_| damaged("the sweep"))?,
         None => Swept::default(),
     };
     if swept.from.is_empty() {

@@ -5,8 +5,9 @@
 
 use super::{PeerDone, PeerReply, PeerRequest};
 use crate::net::out::Out;
+use crate::planted;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES, Header};
-use holdfast_base::{Error, Kind, Result, codec};
+use holdfast_base::{Error, Kind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Callbacks with what they are to be called with, once no lock is held.
@@ -34,6 +35,8 @@ pub struct PeerConnection {
     deadlines: BTreeSet<(u64, u64)>,
     /// When something came last.
     received_ns: u64,
+    /// Something was answered: the other side has let this one in.
+    has_answered: bool,
     /// The front of a frame whose head or meta is not complete.
     stash: Vec<u8>,
     /// A frame whose body is on its way.
@@ -69,6 +72,7 @@ impl PeerConnection {
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             received_ns: 0,
+            has_answered: false,
             stash: Vec::new(),
             large: None,
         }
@@ -173,7 +177,7 @@ impl PeerConnection {
     fn check(&self, header: &Header, meta: &[u8]) -> Result<()> {
         let id = header.request_id;
         if id == 0 && header.kind == FrameKind::Response {
-            return Err(error_of(header, meta).context("it ended the connection"));
+            return Err(Error::decode(header.status(), meta).context("it ended the connection"));
         }
         let asked = self.waiting.get(&id).map_or(header.opcode, |waiting| waiting.opcode);
         if header.kind != FrameKind::Response || id >= self.next_id || asked != header.opcode {
@@ -187,6 +191,7 @@ impl PeerConnection {
     }
 
     fn complete(&mut self, header: &Header, reply: PeerReply, finished: &mut Finished) {
+        self.has_answered = true;
         // Not there: repeated, which is ignored.
         let Some(waiting) = self.waiting.remove(&header.request_id) else { return };
         // No callback: late, its caller was told so.
@@ -194,7 +199,7 @@ impl PeerConnection {
         self.deadlines.remove(&(waiting.deadline_ns, header.request_id));
         let result = match header.status() {
             0 => Ok(reply),
-            _ => Err(error_of(header, &reply.meta)),
+            _ => Err(Error::decode(header.status(), &reply.meta)),
         };
         finished.push((done, result));
     }
@@ -229,10 +234,13 @@ impl PeerConnection {
         }
     }
 
-    /// The connection broke: everything outstanding fails, and what was not sent is dropped.
+    /// The connection broke: everything outstanding fails, and what was not sent is dropped. Who was let in and is
+    /// denied later, since what it proved was revoked, does not know of what it asked before: `Retry`, and the next
+    /// connection tells.
     pub fn fail(&mut self, why: &Error, finished: &mut Finished) {
+        let was_let_in = self.has_answered && !planted!("net.denied-in-doubt");
         let e = Error::new(
-            kind_of(why),
+            if was_let_in { Kind::Retry } else { kind_of(why) },
             format!(
                 "ask `{}`: the connection broke ({why}): what was asked may or may not have been done",
                 self.address
@@ -248,13 +256,6 @@ impl PeerConnection {
 /// What a broken connection means for whoever asked: to ask again, unless it has to be let in first.
 pub(super) fn kind_of(why: &Error) -> Kind {
     if why.kind == Kind::Denied { Kind::Denied } else { Kind::Retry }
-}
-
-fn error_of(header: &Header, meta: &[u8]) -> Error {
-    let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code);
-    let message = codec::Reader::new(meta).str().unwrap_or("the server gave no reason").to_owned();
-    // A kind of a later build is one that this build cannot act on.
-    Error::new(kind.unwrap_or(Kind::Unsupported), message)
 }
 
 #[cfg(test)]
@@ -342,6 +343,25 @@ mod tests {
         let answers = w.answers();
         assert_eq!(answers.len(), 1);
         assert_eq!(answers[0].1.as_ref().unwrap().meta, b"two");
+    }
+
+    /// A node whose certificate was revoked was told `Denied` of what it had asked before and what was done.
+    #[test]
+    fn who_is_denied_later_is_in_doubt_of_what_was_asked_before() {
+        let kinds = |w: &mut World| -> Vec<Kind> {
+            let errors = w.answers().into_iter().filter_map(|(_, answer)| answer.err());
+            errors.map(|e| e.kind).collect()
+        };
+        let denied = Error::denied("its certificate was revoked");
+        let mut w = World::new();
+        (1..=3).for_each(|name| w.ask(0, name, 1000, None));
+        w.receive(1, &answer(1, "one", b"")).unwrap();
+        w.core.fail(&denied, &mut w.finished);
+        assert_eq!(kinds(&mut w), [Kind::Retry; 2]);
+        // It asks again, and nothing was done of what is denied before anything else is said.
+        w.ask(2, 4, 1000, None);
+        w.core.fail(&denied, &mut w.finished);
+        assert_eq!(kinds(&mut w), [Kind::Denied]);
     }
 
     #[test]

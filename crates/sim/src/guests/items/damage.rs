@@ -1,7 +1,9 @@
-//! Images that are damaged on their disks: who reads one hears that it is, nobody is sent a byte of the
-//! damage, and another image is made in its place.
+//! Images and rows that are damaged on their disks: who reads an image hears that it is, nobody is sent a byte
+//! of the damage, and another image is made in its place. Whoever comes upon a damaged row, a rider, a fold or
+//! a sweeper, is told to ask again, and the view begins anew while its node runs.
 
 use super::horizons::living;
+use crate::rows::{is_spoilt, spoil_row};
 use crate::world::guest::Visitor;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind};
@@ -17,6 +19,9 @@ const EVERY_ROUNDS: u64 = 25;
 /// One gateway's images alone: those of others are whole.
 const GATEWAY: usize = 4;
 const TIMES_MAX: usize = 3;
+/// Of one gateway's views rows are damaged, between the images.
+const GATEWAY_OF_ROWS: usize = 3;
+const EVERY_ROUNDS_OF_ROWS: u64 = 9;
 
 #[derive(Clone, Default)]
 pub(super) struct Damage(Arc<Mutex<State>>);
@@ -29,11 +34,26 @@ struct State {
     marks: BTreeSet<Index>,
     /// What somebody was told of: the first mark.
     told: Option<Index>,
+    rows: SpoiltRows,
+}
+
+#[derive(Default)]
+struct SpoiltRows {
+    rounds: u64,
+    times: usize,
+    /// Which of the node's processes.
+    life: usize,
+    /// Whose rows are damaged, until they are made anew.
+    views: BTreeSet<PathBuf>,
+    begun_anew: bool,
 }
 
 impl Damage {
     /// A second has passed on a node.
     pub fn round(&self, node: &Arc<Node>) {
+        if living(node, GATEWAY_OF_ROWS) == Some(node.id) {
+            self.0.held().rows.round(node);
+        }
         if living(node, GATEWAY) != Some(node.id) {
             return;
         }
@@ -49,6 +69,12 @@ impl Damage {
             state.times += 1;
             state.marks.insert(*mark);
         }
+    }
+
+    /// Somebody has found every view as it should be, wherever rows were damaged.
+    pub fn look_at_rows(&self, visitor: &Visitor) {
+        let begun_anew = self.0.held().rows.begun_anew;
+        visitor.sometimes(begun_anew, "a view began anew, since a row was damaged while it ran");
     }
 
     /// Whether a rider hears that an image is damaged, which it is.
@@ -68,6 +94,41 @@ impl Damage {
         let again = told.is_some_and(|mark| images.iter().any(|index| *index > mark));
         let again = again && gateway == GATEWAY;
         visitor.sometimes(again, "an image failed its checksum and was made again");
+    }
+}
+
+impl SpoiltRows {
+    fn round(&mut self, node: &Arc<Node>) {
+        let disk = &*node.machine.disk;
+        let life = Arc::as_ptr(node) as usize;
+        if self.life != life {
+            // Who starts opens its rows anew, which is another way to find out.
+            self.life = life;
+            self.views.clear();
+        }
+        let views = std::mem::take(&mut self.views);
+        for rows in views {
+            match is_spoilt(disk, &rows) {
+                Ok(Some(false)) => self.begun_anew = true,
+                // It was stopped, and went with its rows.
+                Ok(None) => {}
+                _ => drop(self.views.insert(rows)),
+            }
+        }
+        self.rounds += 1;
+        if !self.rounds.is_multiple_of(EVERY_ROUNDS_OF_ROWS) || self.times == TIMES_MAX {
+            return;
+        }
+        let views = disk.list(Path::new("/data/views")).unwrap_or_default();
+        let rows =
+            views.into_iter().map(|view| Path::new("/data/views").join(view.name).join("rows"));
+        let rows: Vec<PathBuf> =
+            rows.filter(|rows| is_spoilt(disk, rows) == Ok(Some(false))).collect();
+        let Some(rows) = rows.get(self.times % rows.len().max(1)) else { return };
+        if spoil_row(disk, rows, self.rounds * 7) == Ok(true) {
+            self.times += 1;
+            self.views.insert(rows.clone());
+        }
     }
 }
 
