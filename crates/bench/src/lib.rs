@@ -11,6 +11,7 @@
 mod blob;
 mod cache;
 mod cluster;
+mod dynamo;
 mod exchange;
 mod incast;
 mod invalidate;
@@ -33,6 +34,7 @@ use blob::BlobBench;
 use cache::CacheBench;
 use clap::Subcommand;
 use cluster::ClusterBench;
+use dynamo::DynamoBench;
 use exchange::ExchangeBench;
 use holdfast_base::Result;
 use holdfast_command::output::Output;
@@ -64,6 +66,8 @@ pub enum Bench {
     /// A node lost in a real cluster with limited links: time of repair and what the foreground
     /// feels of it, beside fixed rates
     Recovery(RecoveryBench),
+    /// Requests of DynamoDB's API: what they cost a node's processors, beside dynalite
+    Dynamo(DynamoBench),
     /// The exchange of a sort over many servers, simulated packet by packet
     Exchange(ExchangeBench),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
@@ -93,6 +97,7 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Blob(options) => blob::run(options, out),
         Bench::Incast(options) => incast::run(options, out),
         Bench::Invalidate(options) => invalidate::run(options, out),
+        Bench::Dynamo(options) => dynamo::run(options, out),
         Bench::Exchange(options) => exchange::run(options, out),
         Bench::Recovery(options) => recovery::run(options, out),
         Bench::Scheduler(options) => scheduler::run(options, out),

@@ -5,6 +5,7 @@
 
 mod apart;
 mod served;
+mod split;
 
 use super::report::{Figure, Report, Sample, asked, rounded};
 use clap::Args;
@@ -19,13 +20,14 @@ use served::Served;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const CASES: [&str; 8] = ["cells", "five", "mix", "moved", "loss", "puts", "gets", "apart"];
+const CASES: [&str; 9] =
+    ["cells", "five", "mix", "moved", "loss", "puts", "gets", "split", "apart"];
 
 /// What `bench table` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct TableBench {
-    /// cells, five, mix, moved, loss, in virtual time; puts, gets, of a node; apart, of three processes as far
-    /// apart; or `all`
+    /// cells, five, mix, moved, loss, in virtual time; puts, gets, split, of a node; apart, of three processes as
+    /// far apart; or `all`
     #[arg(short = 't', long = "type", default_value = "all", value_name = "CASE")]
     pub kind: String,
     /// Requests of each cell; the mix takes 400 times as many
@@ -49,6 +51,9 @@ pub struct TableBench {
     /// Tablets of the node's table
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub tablets: u16,
+    /// Records of the tablet that is split
+    #[arg(long, default_value_t = 200_000, value_name = "N")]
+    pub split_records: u64,
     /// Repetitions of puts and gets; the median is printed, with the spread
     #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
     pub repetitions: usize,
@@ -65,6 +70,7 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
         || options.at_home > 100
         || options.clients == 0
         || options.records == 0
+        || options.split_records < 2
     {
         return Err(Error::invalid(
             "measure tables: give at least one request, client, record and microsecond to a region, and \
@@ -82,6 +88,7 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
             "moved" => moved(&costs, out)?,
             "loss" => loss(&costs, out)?,
             "puts" => Served::start(options)?.puts(out)?,
+            "split" => split::run(options, out)?,
             "apart" => apart::run(options, out)?,
             _ => Served::start(options)?.gets(out)?,
         }
@@ -134,11 +141,10 @@ fn figure(
     case: &str,
     value: f64,
     unit: &str,
-    limit: (&str, f64),
-    reach: Option<f64>,
+    (name, limit): (&str, f64),
+    (reach, is_virtual): (Option<f64>, bool),
     out: &mut Output,
 ) -> Result<()> {
-    let (name, limit) = limit;
     let ratio = if limit == 0.0 { value } else { value / limit };
     let reached = reach.map_or(String::new(), |reach| format!("  (reach: {reach})"));
     let text = format!(
@@ -157,7 +163,7 @@ fn figure(
                 "ratio_to_limit": rounded(ratio),
                 "reach": reach,
                 "better": "lower",
-                "virtual": true,
+                "virtual": is_virtual,
             })
         },
     )
@@ -219,7 +225,7 @@ fn mix(options: &TableBench, costs: &Costs, out: &mut Output) -> Result<()> {
         let case = format!("strong write, {at_home}% at home, {name}");
         let limit = ("a timeline write's", part(&timeline, quantile));
         let value = part(&strong, quantile);
-        figure(&case, value, "us", limit, reach, out)?;
+        figure(&case, value, "us", limit, (reach, true), out)?;
     }
     Ok(())
 }
@@ -231,7 +237,7 @@ fn moved(costs: &Costs, out: &mut Output) -> Result<()> {
     for (i, percent) in remote.iter().enumerate() {
         let case = format!("users moved: writes {} of a record that are remote", i + 1);
         let reach = (i >= 3).then_some(0.05);
-        figure(&case, *percent, "percent", ("all", 100.0), reach, out)?;
+        figure(&case, *percent, "percent", ("all", 100.0), (reach, true), out)?;
     }
     Ok(())
 }
@@ -262,7 +268,7 @@ fn loss(costs: &Costs, out: &mut Output) -> Result<()> {
         ),
     ] {
         let reach = (reach * 1000.0).round() / 1000.0;
-        figure(case, us(value), "us", (limit.0, us(limit.1)), Some(reach), out)?;
+        figure(case, us(value), "us", (limit.0, us(limit.1)), (Some(reach), true), out)?;
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ events! {
         "Nothing.";
     ScribeCopied = "scribe.copied", ERROR,
         "Somebody else sends a category's messages under the identity of this agent's spool: its directory was copied. It sends nothing more of that category, and gives nothing of it up.",
-        "End the copy's agent, and give the one of them that is to go on elsewhere an empty directory ([scribe](scribe.md#a-copied-spool)).";
+        "End one of the two agents, and send again what only its spool has: `holdfast scribe resend` ([scribe](scribe.md#a-copied-spool)).";
     ScribeLost = "scribe.lost", WARN,
         "A spool was erased: another one began under its name, and it had not said that it was empty. Messages that it had and had not brought are lost: from which number on, the sentence says.",
         "Find out why the directory is empty, and what of it is still somewhere ([scribe](scribe.md#an-erased-spool)).";

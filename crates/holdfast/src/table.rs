@@ -1,6 +1,7 @@
 //! `holdfast table`: records with versions. Decides nothing about them.
 
 mod branch;
+mod load;
 mod together;
 
 use crate::log::text_or_hex;
@@ -69,6 +70,19 @@ pub enum Table {
         file: PathBuf,
         #[command(flatten)]
         session: Session,
+    },
+    /// Write the records of a file, each for itself: lines of JSON
+    ///
+    /// Lines are {"key": "a", "value": "1"}, or what `holdfast --json table scan` prints: so a scan is a copy, and this
+    /// puts it back, with new versions. {"hex": "ff00"} stands for a key or a value that is no text. It may be said
+    /// again after an error: what was loaded is written once more.
+    Load {
+        table: String,
+        /// - for standard input
+        file: PathBuf,
+        /// Leave records alone that are there
+        #[arg(long)]
+        if_absent: bool,
     },
     /// Print a record's value
     Get {
@@ -261,6 +275,9 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             write(client, (table, key), Some(value), (expect, session), out)
         }
         Table::Write { table, file, session } => together::write(client, table, file, session, out),
+        Table::Load { table, file, if_absent } => {
+            load::load(client, (table, file), *if_absent, out)
+        }
         Table::Delete { table, key, if_version, session } => {
             let expect = if_version.map_or(Expect::Any, |version| Expect::Version { version });
             write(client, (table, key), None, (expect, session), out)

@@ -3,8 +3,7 @@
 //! topic has it, so whatever waits here may be forgotten at any moment (docs/decisions/0027). It changes no
 //! byte of a batch, numbers nothing, and says nothing that its next hop has not said. Pure.
 
-use crate::batch::{self, Position, SpoolId};
-use crate::renumber::renumbered;
+use crate::batch::{self, Position, SpoolId, renumbered};
 use holdfast_base::codec::{Reader, put_bytes};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{planted, sometimes};

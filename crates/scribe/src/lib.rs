@@ -20,7 +20,6 @@ pub mod intake;
 pub mod names;
 pub mod own_door;
 pub mod reader;
-pub mod renumber;
 pub mod resend;
 pub mod spool;
 pub mod store;

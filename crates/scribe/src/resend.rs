@@ -4,9 +4,8 @@
 //! which each counts once. What is no copy's goes out as an agent would bring it. Reads the spool; changes nothing
 //! of it but what its topics have.
 
-use crate::batch::{self, Position, SpoolId};
+use crate::batch::{self, Position, SpoolId, renumbered};
 use crate::category::Category;
-use crate::renumber::renumbered;
 use crate::spool::Progress;
 use crate::store::{Outgoing, Store};
 use holdfast_base::ids::Index;

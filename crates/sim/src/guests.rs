@@ -5,6 +5,7 @@ mod items;
 mod memory;
 mod names;
 mod scribe;
+mod tables;
 mod tokens;
 mod writers;
 
@@ -15,6 +16,7 @@ pub use blobs::blobs;
 pub use items::items;
 pub use memory::memory;
 pub use scribe::scribe;
+pub use tables::{strong_tables, tables};
 pub use tokens::tokens;
 pub use writers::writers;
 
@@ -22,11 +24,13 @@ pub use writers::writers;
 pub type Make = fn() -> Arc<dyn Guest>;
 
 /// All of them, by name.
-pub const ALL: [(&str, Make); 6] = [
+pub const ALL: [(&str, Make); 8] = [
     ("blobs", blobs),
     ("items", items),
     ("memory", memory),
     ("scribe", scribe),
+    ("strong-tables", strong_tables),
+    ("tables", tables),
     ("tokens", tokens),
     ("writers", writers),
 ];

@@ -109,10 +109,10 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node; most have a guest, of odd numbers all, one in four has items and one in twelve Scribe's agents; in one of twelve nodes have
-    /// certificates; in one of four the racks are far from each other; in one of six a node keeps views
-    /// alone; in one of three the log promises no more than every engine does; in one of four brokers keep
-    /// it; in two of three there are one or two shards beside the first.
+    /// a node; each has a guest, one in four items, one in twelve Scribe's agents and one in twelve a table; in one
+    /// of twelve nodes have certificates; in one of four the racks are far from each other; in one of six a node
+    /// keeps views alone; in one of three the log promises no more than every engine does; in one of four brokers
+    /// keep it; in two of three there are one or two shards beside the first.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
@@ -128,7 +128,8 @@ impl Schedule {
                 5 | 11 => vec![guests::tokens],
                 6 => vec![guests::writers],
                 0 => vec![guests::scribe],
-                _ => Vec::new(),
+                _ if seed / 12 % 2 == 0 => vec![guests::tables],
+                _ => vec![guests::strong_tables],
             },
             certificates: seed % 12 == 11,
             far: one_in(seed, 52, 4),

@@ -8,7 +8,8 @@ use crate::regions::Regions;
 use crate::stream::Stream;
 use crate::tablet::{Form, Mode};
 use crate::tablets::OpenTablet;
-use crate::view::{Made, TabletView};
+use crate::view::{Made, TabletView, reshaped, shapes};
+use bound::Counted;
 use changes::Watchers;
 use cut::Cut;
 use holdfast_base::codec::{Decode, Encode, Reader};
@@ -27,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+mod bound;
 mod branches;
 pub mod changes;
 mod cut;
@@ -68,6 +70,10 @@ pub struct TableFace {
     bytes_max: u64,
     /// Those that are open. Never held while anything waits: threads of the server look here.
     tables: Mutex<BTreeMap<TableName, Tablets>>,
+    /// What tables consist of, each with what [`shapes`] said before it was looked at. As `tables`.
+    cuts: Mutex<BTreeMap<TableName, (u64, Arc<Cut>)>>,
+    /// What they all take in memory; nothing where that is to be counted.
+    counted: Mutex<Option<Counted>>,
     /// Held while one is opened: one at a time.
     opening: Mutex<()>,
     /// Those that there were at the start are open.
@@ -166,6 +172,8 @@ impl TableFace {
             regions: Arc::new(regions),
             bytes_max,
             tables: Mutex::default(),
+            cuts: Mutex::default(),
+            counted: Mutex::default(),
             opening: Mutex::default(),
             opened: AtomicBool::new(false),
             round_ns: Mutex::default(),
@@ -204,6 +212,7 @@ impl TableFace {
         }
         match self.node.answers_for_log() {
             true => {
+                self.count_anew();
                 self.all().iter().for_each(OpenTablet::tick);
                 self.go_on_with_splits();
                 self.watchers.time_passes();
@@ -270,11 +279,28 @@ impl TableFace {
             open.decide(self.settings)?;
         }
         self.tables.held().entry(name.clone()).or_default().insert(tablet, open.clone());
+        reshaped();
         Ok(open)
     }
 
     /// The tablets of a table: it is there once its first one is made, which is made last.
-    fn table(&self, name: &str) -> Result<Cut> {
+    fn table(&self, name: &str) -> Result<Arc<Cut>> {
+        let shapes = shapes();
+        if let Some((then, cut)) = self.cuts.held().get(name)
+            && *then == shapes
+        {
+            return Ok(cut.clone());
+        }
+        let cut = self.look_at_tablets(name).map(Arc::new);
+        let mut cuts = self.cuts.held();
+        match &cut {
+            Ok(cut) => cuts.insert(cut.name.clone(), (shapes, cut.clone())),
+            Err(_) => cuts.remove(name),
+        };
+        cut
+    }
+
+    fn look_at_tablets(&self, name: &str) -> Result<Cut> {
         let name = TableName::new(name)?;
         self.check_opened(&name)?;
         let none = || {

@@ -4,6 +4,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::random::mix;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::TABLES;
+use std::borrow::Borrow;
 use std::fmt;
 
 /// Longest name of a table.
@@ -14,6 +15,13 @@ pub const DYNAMODB: &str = "dynamodb";
 /// A table's name: `a-z 0-9 . _ -`, not beginning with a dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TableName(String);
+
+/// It is ordered as its text is.
+impl Borrow<str> for TableName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
 
 impl TableName {
     /// Refuses what is not one.

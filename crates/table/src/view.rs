@@ -16,6 +16,7 @@ use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::{HoldRwLock, planted};
 use holdfast_view::{Apart, Applied, Context, View};
 use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 mod grows;
 
@@ -34,6 +35,25 @@ const LAST: u8 = grows::PIECES;
 /// Tablets of a topic that were dropped and are remembered, the last ones: a region that was away for longer than
 /// so many tables of one name goes on with its own.
 const DROPPED_MAX: usize = 8;
+
+/// How often tablets of this process became others: see [`shapes`].
+static SHAPES: AtomicU64 = AtomicU64::new(0);
+
+/// How often a tablet of this process was opened, made or dropped, or gave a part of its hashes away. While that stays,
+/// so does what a table consists of: who answers a request need not look at each of its tablets for it.
+pub fn shapes() -> u64 {
+    SHAPES.load(Ordering::Acquire)
+}
+
+/// One became another one, and can be seen as that.
+pub(crate) fn reshaped() {
+    SHAPES.fetch_add(1, Ordering::Release);
+}
+
+/// Whether an entry of this kind may make a tablet another one.
+fn reshapes(kind: u8) -> bool {
+    matches!(kind, MADE | PREPARED | DROPPED) || kind >= SPLITS
+}
 
 /// What a tablet is, said by the first entry of its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +235,32 @@ fn number_of_start(log: LogId, index: u64) -> u64 {
 }
 
 impl Topic {
+    fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
+        match of_prepared(command) {
+            Some(Ok(log)) => return self.state.prepare(log),
+            Some(Err(e)) => {
+                return Applied::Refused(Error::from(e).context("number a tablet's log"));
+            }
+            None => {}
+        }
+        match Made::of_command(command, DROPPED) {
+            Some(Ok(made)) => return self.drop_tablet(made),
+            Some(Err(e)) => return Applied::Refused(Error::from(e).context("drop a tablet")),
+            None => {}
+        }
+        if let Some(applied) = self.state.apply_growing(index, command) {
+            return applied;
+        }
+        match Made::of_command(command, MADE) {
+            Some(Ok(made)) => self.make(index, made),
+            Some(Err(e)) => Applied::Refused(Error::from(e).context("make a tablet")),
+            None => match self.state.apply(index.0, command) {
+                Ok(accepted) => Applied::Ok(encode(accepted)),
+                Err(e) => Applied::Refused(e),
+            },
+        }
+    }
+
     fn has_dropped(&self, made: &Made) -> bool {
         made.is_unique() && self.dropped.contains(&made.everywhere())
     }
@@ -384,30 +430,13 @@ impl View for TabletView {
         if let Some(tag) = command.get(1).filter(|tag| **tag > LAST) {
             return Applied::UnknownVersion(format!("tag {tag} of a tablet's entry"));
         }
-        let mut topic = self.0.held_alone();
-        match of_prepared(command) {
-            Some(Ok(log)) => return topic.state.prepare(log),
-            Some(Err(e)) => {
-                return Applied::Refused(Error::from(e).context("number a tablet's log"));
-            }
-            None => {}
+        let applied = self.0.held_alone().apply(index, command);
+        let may_reshape = command.get(1).is_some_and(|kind| reshapes(*kind));
+        // Nobody reads this view yet.
+        if may_reshape && !planted!("table.tablets-as-they-were") {
+            reshaped();
         }
-        match Made::of_command(command, DROPPED) {
-            Some(Ok(made)) => return topic.drop_tablet(made),
-            Some(Err(e)) => return Applied::Refused(Error::from(e).context("drop a tablet")),
-            None => {}
-        }
-        if let Some(applied) = topic.state.apply_growing(index, command) {
-            return applied;
-        }
-        match Made::of_command(command, MADE) {
-            Some(Ok(made)) => topic.make(index, made),
-            Some(Err(e)) => Applied::Refused(Error::from(e).context("make a tablet")),
-            None => match topic.state.apply(index.0, command) {
-                Ok(accepted) => Applied::Ok(encode(accepted)),
-                Err(e) => Applied::Refused(e),
-            },
-        }
+        applied
     }
 
     fn snapshot(&self, out: &mut Writer<'_>) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const TABLE: &str = "bench";
 const TOPIC: &str = "bench";
-const VALUE_BYTES: usize = 1024;
+pub(super) const VALUE_BYTES: usize = 1024;
 /// Records that are put and got.
 const KEYS: u64 = 10_000;
 
@@ -66,7 +66,7 @@ impl<'a> Served<'a> {
         Ok(served)
     }
 
-    fn client(&self) -> Result<Client> {
+    pub(super) fn client(&self) -> Result<Client> {
         self.server.connect(false, false, false)
     }
 

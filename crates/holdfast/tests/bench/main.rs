@@ -80,6 +80,14 @@ fn the_blobs_table_runs() {
     assert!(lines.len() > 5, "{lines:?}");
 }
 
+#[test]
+fn dynamodb_s_api_and_a_split_run() {
+    let lines = runs("dynamo -n 40 --clients 2 -e 1 --data . --dynalite none");
+    assert!(lines.len() == 2 && lines.iter().all(|line| line["operations"] == 40.0), "{lines:?}");
+    let lines = runs("table -t split --split-records 2000 --data .");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+}
+
 /// The limit's CA was looked for in the file of the node's.
 #[test]
 fn gets_over_tls_run() {

@@ -84,9 +84,19 @@ impl Dev {
     }
 
     pub fn client(&self, node: u16, others: &[u16]) -> Client {
+        self.client_with(node, others, options(&self.data))
+    }
+
+    /// One that asks again, as commands do, for what a node refuses for now.
+    pub fn patient_client(&self, node: u16, others: &[u16]) -> Client {
+        let patience = std::time::Duration::from_secs(60);
+        self.client_with(node, others, ClientOptions { patience, ..options(&self.data) })
+    }
+
+    fn client_with(&self, node: u16, others: &[u16], options: ClientOptions) -> Client {
         let endpoint = |node: &u16| Endpoint::parse(&self.address(*node)).unwrap();
         let others = others.iter().map(endpoint).collect();
-        Client::connect(&endpoint(&node), &ClientOptions { others, ..options(&self.data) }).unwrap()
+        Client::connect(&endpoint(&node), &ClientOptions { others, ..options }).unwrap()
     }
 
     /// `holdfast dev WORDS` for this cluster.

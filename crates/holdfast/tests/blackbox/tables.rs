@@ -70,6 +70,53 @@ fn records_are_written_read_and_scanned_by_command() {
     node.run(&["log", "trim", "table/users/0", "2"]).refused(&["table/users/0"]);
 }
 
+/// What a scan printed is put into another table, bytes that are no text and records of all sizes with it; a wrong line
+/// leaves what is in front of it, and is named.
+#[test]
+fn a_scan_is_a_copy_that_is_loaded_again() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    let t = |words: &[&str]| node.run(&[&["table"], words].concat());
+    t(&["create", "from"]).ok();
+    t(&["create", "to", "--tablets", "3"]).ok();
+    let mut client = node.client();
+    let mut table = client.table("from");
+    let record = |at: usize| {
+        let key = [&b"k\xff\0\n\""[..at % 6], at.to_string().as_bytes()].concat();
+        TableWrite { key, value: Some(bytes(at as u64, at * at % 3000)), expect: Expect::Any }
+    };
+    let mut wanted: Vec<_> = (0..2500).map(record).collect();
+    wanted.push(TableWrite { value: Some(bytes(1, 900 << 10)), ..record(2500) });
+    table.write(&wanted).unwrap();
+    let copy = scratch.path("copy");
+    fs::write(&copy, node.run(&["--json", "table", "scan", "from"]).ok()).unwrap();
+    let copy = copy.to_str().unwrap();
+    t(&["put", "to", "k0", "older"]).ok();
+    t(&["load", "to", copy]).ok();
+    let scan = |client: &mut Client, table: &str| {
+        let (mut all, mut from) = (BTreeMap::new(), Some(Vec::new()));
+        while let Some(first) = from {
+            let page = client.table(table).scan(&first, None, false, 1000).unwrap();
+            all.extend(page.found.into_iter().map(|found| (found.key, found.record.value)));
+            from = page.next;
+        }
+        all
+    };
+    let (from, mut to) = (scan(&mut client, "from"), scan(&mut client, "to"));
+    assert_eq!(from.len(), wanted.len());
+    to.remove(&b"k0"[..]);
+    assert!(from == to, "{} records, and {} of the copy", from.len(), to.len());
+
+    let again = t(&["load", "to", copy, "--if-absent"]).ok();
+    assert_eq!(again, "0 records loaded, 2501 were there\n");
+    let wrong = scratch.path("wrong");
+    fs::write(&wrong, "{\"key\": \"x\", \"value\": \"1\"}\n{\"key\": \"y\"}\n").unwrap();
+    let wrong = wrong.to_str().unwrap();
+    t(&["load", "to", wrong]).refused(&["wrong", "line 2", "no value"]);
+    t(&["load", "to", "/nowhere"]).refused(&["/nowhere"]);
+    t(&["load", "nobodys", copy]).refused(&["nobodys", "table create", "lines 1 to"]);
+}
+
 #[test]
 fn a_group_is_written_by_command_or_not_at_all() {
     let scratch = Scratch::new();

@@ -10,7 +10,6 @@ use crate::entry::Asked;
 use crate::ids::{Place, StreamId};
 use crate::message::{Answer, Level, Op, Request as Asking};
 use crate::record::Record;
-use crate::region::usual_stream_bytes;
 use crate::tablet::Tablet;
 use crate::tablets::OpenTablet;
 use crate::token::Token;
@@ -84,50 +83,6 @@ impl TableFace {
         }
     }
 
-    /// A table is in memory: what it may take there is bounded, so that it takes nothing from others.
-    /// Of what is written, keys and how long the values are; none for a deletion.
-    pub(super) fn check_bytes(&self, rows: &[(&[u8], Option<usize>)], tablets: &Cut) -> Result<()> {
-        // Who writes less than there was makes room.
-        let grows = |(key, value): &(&[u8], Option<usize>)| {
-            let Some(value) = *value else { return false };
-            let before = tablets.of_key(key).fold().read_last(|view| {
-                view.look(|tablet| tablet.record(key)?.value.as_ref().map(|value| value.len()))
-            });
-            before.flatten().is_none_or(|before| before < value)
-        };
-        if planted!("table.no-bound-of-bytes") {
-            return Ok(());
-        }
-        let usual = usual_stream_bytes();
-        let (mut held, mut held_back) = (0, 0);
-        for tablet in self.all() {
-            tablet.fold().read_last(|view| {
-                view.look(|tablet| {
-                    held += tablet.bytes();
-                    held_back += tablet.held_back_bytes(usual);
-                })
-            });
-        }
-        if held >= self.bytes_max && rows.iter().any(grows) {
-            return Err(Error::full(format!(
-                "the tables of this node have {held} bytes of keys and values, and may have {}: delete \
-                 records, or give them more (`tables_memory`)",
-                self.bytes_max
-            )));
-        }
-        // While a region is away, what it has yet to get stays in memory, however often a record is written: that is
-        // bounded, too, or the node would end for want of memory, and again at each start.
-        let deletes = rows.iter().all(|(_, value)| value.is_none());
-        if held_back < self.bytes_max || deletes || planted!("table.no-bound-of-what-waits") {
-            return Ok(());
-        }
-        Err(Error::full(format!(
-            "another region has yet to get {held_back} bytes of what was written, which wait in memory, up to {}: see \
-             which one is away (`holdfast table describe`) and bring it back, or give tables more (`tables_memory`)",
-            self.bytes_max
-        )))
-    }
-
     pub(super) fn serve_read(self: Arc<Self>, request: Request<'_>) {
         let Some((read, reply)) = request.decode::<msg::Read>("read a table") else { return };
         self.read_here(read, move |found| {
@@ -191,7 +146,7 @@ impl TableFace {
             return Ok((found, number));
         }
         // A split has given it away meanwhile, and perhaps another one since.
-        self.shown(&self.table(tablets.name.as_str())?, key)
+        self.shown(&*self.table(tablets.name.as_str())?, key)
     }
 }
 

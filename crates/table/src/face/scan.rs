@@ -12,6 +12,7 @@ use holdfast_wire::table::{
 };
 use std::collections::VecDeque;
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// Records and bytes that are taken from one tablet at a time: what lies ready of all of them is in memory.
 static AHEAD_ROWS: Knob = Knob::new("table.scan-ahead", 32, &[1, 2]);
@@ -81,9 +82,9 @@ impl Cursor<'_> {
 }
 
 /// What a scan finds in a table, which is looked up again where one of its tablets was split meanwhile.
-pub fn scan(table: impl Fn() -> Result<Cut>, scan: &msg::Scan) -> Result<Page> {
+pub fn scan(table: impl Fn() -> Result<Arc<Cut>>, scan: &msg::Scan) -> Result<Page> {
     for _ in 0..ATTEMPTS {
-        if let Some(page) = scan_once(&table()?, scan)? {
+        if let Some(page) = scan_once(&*table()?, scan)? {
             return Ok(page);
         }
         sometimes!("a scan began anew behind a split");

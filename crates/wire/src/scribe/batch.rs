@@ -6,6 +6,7 @@ use super::category::{CATEGORY_BYTES_MAX, Category};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{DecodeError, Reader};
 use holdfast_base::{Error, Result};
+use std::ops::Range;
 
 /// One message: what is longer can never be taken.
 pub const MESSAGE_BYTES_MAX: usize = 512 << 10;
@@ -24,8 +25,14 @@ const _: () = {
 
 /// Of such an entry of a category; there are others.
 pub const VERSION: u8 = 1;
+/// Where its checksum is, which is of all that is behind it.
+const CHECKSUM: Range<usize> = 1..5;
 /// From here on the checksum counts.
-const CHECKED_FROM: usize = 5;
+const CHECKED_FROM: usize = CHECKSUM.end;
+/// What is in front of it, whose it is, and its first number.
+const PREVIOUS: Range<usize> = 6..10;
+const SPOOL: Range<usize> = 10..18;
+const FIRST: Range<usize> = 18..26;
 /// zstd's own default: a quarter of a core's time for each 100 MB/s.
 const LEVEL: i32 = 3;
 /// Smaller ones only become larger.
@@ -257,20 +264,34 @@ impl Packed {
         let name = self.category.name().as_bytes();
         let mut out = Vec::with_capacity(HEAD_BYTES + name.len() + self.payload.len());
         out.push(VERSION);
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&[0; CHECKSUM.end - CHECKSUM.start]);
         out.push(self.codec as u8);
-        out.extend_from_slice(&position.checksum.to_le_bytes());
-        out.extend_from_slice(&spool.0.to_le_bytes());
-        out.extend_from_slice(&position.next.to_le_bytes());
+        out.extend_from_slice(&[0; FIRST.end - PREVIOUS.start]);
         out.extend_from_slice(&self.count.to_le_bytes());
         out.extend_from_slice(&self.raw_bytes.to_le_bytes());
         out.push(name.len() as u8);
         out.extend_from_slice(name);
         out.extend_from_slice(&self.payload);
-        let checksum = crc32c(&out[CHECKED_FROM..]);
-        out[1..CHECKED_FROM].copy_from_slice(&checksum.to_le_bytes());
+        number(&mut out, spool, position);
         out
     }
+}
+
+/// Writes into a batch whose it is, and its numbers.
+fn number(batch: &mut [u8], spool: SpoolId, at: Position) {
+    batch[PREVIOUS].copy_from_slice(&at.checksum.to_le_bytes());
+    batch[SPOOL].copy_from_slice(&spool.0.to_le_bytes());
+    batch[FIRST].copy_from_slice(&at.next.to_le_bytes());
+    let checksum = crc32c(&batch[CHECKED_FROM..]);
+    batch[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// The same messages as the batch of another spool that is at a position; nobody's is at number 0. They are not
+/// compressed anew: another build would make other bytes of them.
+pub fn renumbered(batch: &[u8], spool: SpoolId, at: Position) -> Vec<u8> {
+    let mut out = batch.to_vec();
+    number(&mut out, spool, at);
+    out
 }
 
 #[cfg(test)]
@@ -312,6 +333,20 @@ mod tests {
         let [second, other] = [second, other].map(|batch| verify(&batch).unwrap().0);
         assert_eq!(second.begins(), head.ends());
         assert_ne!(second.checksum, other.checksum, "it follows from what came before");
+    }
+
+    #[test]
+    fn a_batch_under_another_identity_is_what_that_one_would_have_made() {
+        for text in ["short".to_owned(), "long ".repeat(5000)] {
+            let packed = packed(&[text.as_bytes(), b""]);
+            let first = packed.number(SpoolId(7), Position { next: 90, checksum: 3 });
+            let at = Position { next: 0x0102_0304_0506, checksum: 0xdead_beef };
+            let again = renumbered(&first, SpoolId(u64::MAX - 1), at);
+            assert_eq!(again, packed.number(SpoolId(u64::MAX - 1), at));
+            verify(&again).unwrap();
+            let nobodys = renumbered(&again, SpoolId::NONE, Position { next: 0, checksum: 0 });
+            assert_eq!(nobodys, packed.without_number());
+        }
     }
 
     #[test]

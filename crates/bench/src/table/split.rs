@@ -1,0 +1,88 @@
+//! What writers notice of a tablet that is split under them: the half that leaves takes no writes while it is copied.
+
+use super::served::{Served, VALUE_BYTES};
+use super::{TableBench, figure};
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, TableWrite};
+use holdfast_command::output::Output;
+use holdfast_wire::table::{Expect, Make, TableMode};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const TABLE: &str = "split";
+const WRITERS: u64 = 8;
+/// Records of one request, while the table is filled.
+const FILLED_AT_ONCE: u64 = 500;
+/// Writers write for as long before anything is split.
+const BEFORE: Duration = Duration::from_secs(3);
+
+fn put(number: u64) -> TableWrite {
+    let key = format!("user{number:08}").into_bytes();
+    TableWrite { key, value: Some(vec![7; VALUE_BYTES]), expect: Expect::Any }
+}
+
+/// When a write was sent, and answered.
+type Wrote = (Instant, Instant);
+
+fn writes(
+    mut client: Client,
+    mut number: u64,
+    records: u64,
+    ends: &AtomicBool,
+) -> Result<Vec<Wrote>> {
+    let mut table = client.table(TABLE);
+    let mut wrote = Vec::new();
+    while !ends.load(Ordering::Relaxed) {
+        // Not in the order in which they were put, and in both halves.
+        number = number.wrapping_add(7919);
+        let sent = Instant::now();
+        table.write(&[put(number % records)])?;
+        wrote.push((sent, Instant::now()));
+    }
+    Ok(wrote)
+}
+
+fn longest_ms(wrote: &[Wrote], during: impl Fn(&Wrote) -> bool) -> f64 {
+    let took = |(sent, answered): &Wrote| answered.duration_since(*sent);
+    let longest = wrote.iter().filter(|wrote| during(wrote)).map(took).max();
+    longest.unwrap_or_default().as_secs_f64() * 1e3
+}
+
+/// Splits a tablet of `--split-records` records while writers write to both of its halves.
+pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
+    let served = Served::start(options)?;
+    let mut client = served.client()?;
+    let mode = TableMode::Timeline;
+    client.table_make(&Make { table: TABLE.into(), mode, tablets: 1, everywhere: false })?;
+    let records = options.split_records;
+    let mut table = client.table(TABLE);
+    for first in (0..records).step_by(FILLED_AT_ONCE as usize) {
+        let some: Vec<_> = (first..records.min(first + FILLED_AT_ONCE)).map(put).collect();
+        table.write(&some)?;
+    }
+    let clients = (0..WRITERS).map(|_| served.client()).collect::<Result<Vec<_>>>()?;
+    let ends = &AtomicBool::new(false);
+    let (began, ended, wrote) = std::thread::scope(|scope| -> Result<_> {
+        let each = records / WRITERS;
+        let start = |(at, client)| scope.spawn(move || writes(client, at * each, records, ends));
+        let threads: Vec<_> = (0..).zip(clients).map(start).collect();
+        std::thread::sleep(BEFORE);
+        let began = Instant::now();
+        let told = client.table_split(TABLE, 0, None);
+        let ended = Instant::now();
+        ends.store(true, Ordering::Relaxed);
+        let mut wrote = Vec::new();
+        for thread in threads {
+            let panicked = |_| Error::bug("a writer of the benchmark panicked");
+            wrote.extend(thread.join().map_err(panicked)??);
+        }
+        told.map(|_| (began, ended, wrote))
+    })?;
+    let before = longest_ms(&wrote, |(_, answered)| *answered < began);
+    let during = longest_ms(&wrote, |(sent, answered)| *answered >= began && *sent <= ended);
+    let case = format!("a tablet of {records} records of 1 KiB is split");
+    let took_ms = ended.duration_since(began).as_secs_f64() * 1e3;
+    figure(&format!("{case}: the split"), took_ms, "ms", ("nothing", 0.0), (None, false), out)?;
+    let limit = ("the longest write before", before);
+    figure(&format!("{case}: longest write"), during, "ms", limit, (None, false), out)
+}
