@@ -391,7 +391,20 @@ impl Client {
         let boarded: msg::Boarded = decode(&response)?;
         let asked = (0..boarded.heads).map(|_| VecDeque::new()).collect();
         let (range, front) = (Range::new(board.low, board.high), response.into_body());
-        Ok(Ride { client: self, range, boarded, front, asked, over: false, image_sums: None })
+        let ride =
+            Ride { client: self, range, boarded, front, asked, over: false, image_sums: None };
+        // Dropped, it ends.
+        ride.boarded.check_front(&ride.front)?;
+        Ok(ride)
+    }
+
+    /// Tells the node that what came of its image of this entry is not what that says of itself: it reads the image
+    /// by itself, and if that is so, nobody begins to ride it any more, and another one is made. A node of a build
+    /// before this was asked refuses it.
+    pub fn doubt(&mut self, view: &msg::ViewName, index: Index) -> Result<()> {
+        let doubt = msg::Doubt { view: view.clone(), index };
+        let ticket = self.submit_once(wire::OP_RIDE_DOUBT, &doubt, &[])?;
+        self.wait(ticket).map(drop)
     }
 }
 

@@ -38,7 +38,8 @@ impl Service for Waits {
                 wire::OP_RIDE_BEGIN => {
                     let (ride, index) = (1, Index(7));
                     let (heads, entry_crc, digest, horizon) = (1, 0, 0, Index(0));
-                    Boarded { ride, heads, index, entry_crc, digest, horizon }.to_bytes()
+                    let front_crc = None;
+                    Boarded { ride, heads, index, entry_crc, digest, horizon, front_crc }.to_bytes()
                 }
                 _ => {
                     batch.reply(i, |_| (), ());

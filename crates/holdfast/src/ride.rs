@@ -78,8 +78,8 @@ pub struct RideOptions {
     #[arg(long, value_name = "SERVER", conflicts_with = "not")]
     apart: Vec<String>,
     /// Sum up what comes, and hold it against what images of the same entry say that they have, or else the
-    /// nodes' views
-    #[arg(long, conflicts_with_all = ["collections", "keys_only", "since", "below", "fields", "from"])]
+    /// nodes' views; with `--from`, also what came before, where that was summed up, too
+    #[arg(long, conflicts_with_all = ["collections", "keys_only", "since", "below", "fields"])]
     check: bool,
     /// Take so many bytes a second and no more
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -146,22 +146,27 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
         true => nodes[0].client.view(topic).catalog()?.collections,
         false => Vec::new(),
     };
-    let check = options.check.then(Check::default);
-    let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0, check };
     let asked = options.board(collections);
     let of = what(topic, options.collections.as_deref(), &asked);
     let itinerary = match (&options.from, options.at) {
         (Some(token), _) => Some(Itinerary::of_token(token, of)?),
         (None, at) => at.map(|at| Itinerary::new(Index(at), options.range(), of)),
     };
+    let check = match (&options.from, &itinerary) {
+        _ if !options.check => None,
+        (Some(_), Some(itinerary)) => Some(Check::behind(itinerary)?),
+        _ => Some(Check::default()),
+    };
+    let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0, check };
     let whole = itinerary.as_ref().map(Itinerary::whole);
     let mut together = match itinerary {
         Some(itinerary) => Together::of_mark(nodes, asked.clone(), itinerary)?,
         None => Together::now(nodes, asked.clone())?,
     };
     let (untouched, mut rode) = (together.token(), Vec::new());
-    came.ride(&mut together, &mut rode, out)
-        .map_err(|e| goes_on(e, &untouched, &together.token()))?;
+    if let Err(e) = came.ride(&mut together, &mut rode, out) {
+        return Err(goes_on(e, &untouched, &together.token(), &came.token(&together)));
+    }
     if let Some(whole) = whole {
         // All of it is as of one entry, also what was received before by who goes on with a token.
         rode.truncate(1);
@@ -178,9 +183,14 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
     }
 }
 
-/// An error that ends a ride, and how to go on behind what was received.
-fn goes_on(e: Error, untouched: &Option<String>, token: &Option<String>) -> Error {
-    let Some(token) = token.as_ref().filter(|_| token != untouched) else { return e };
+/// An error that ends a ride, and how to go on behind what was received, if that is anything.
+fn goes_on(
+    e: Error,
+    untouched: &Option<String>,
+    left: &Option<String>,
+    token: &Option<String>,
+) -> Error {
+    let Some(token) = token.as_ref().filter(|_| left != untouched) else { return e };
     let message = format!(
         "{}; what was received until then is whole: go on behind it, with the same options, by `--from \
          {token}`",
@@ -258,11 +268,16 @@ impl Came<'_> {
         Ok(())
     }
 
+    /// For `--from`: what is left, and with `--check` the sums of what counts as received.
+    fn token(&self, together: &Together) -> Option<String> {
+        match &self.check {
+            Some(check) => together.token_with(&check.came()),
+            None => together.token(),
+        }
+    }
+
     fn take(&mut self, slab: &Slab, out: &mut Output) -> Result<()> {
         self.bytes += slab.bytes() as u64;
-        if let Some(check) = &mut self.check {
-            check.add(slab)?;
-        }
         slab.each(|item| {
             self.items += 1;
             if !self.options.print && !self.options.follow {
@@ -270,6 +285,10 @@ impl Came<'_> {
             }
             print_received(self.known.get((item.collection as usize).wrapping_sub(1)), &item, out)
         })?;
+        // Not before all of it is printed: then it counts as received.
+        if let Some(check) = &mut self.check {
+            check.add(slab)?;
+        }
         if let Some(rate) = self.options.slow {
             let due_ns = (self.bytes as f64 / rate as f64 * 1e9) as u64;
             let early = due_ns.saturating_sub(self.clock.monotonic_ns());

@@ -18,7 +18,7 @@ use holdfast_cluster::topics::{ITEMS, is_covered_by_snapshots};
 use holdfast_env::net::PeerReply;
 use holdfast_env::{HoldMutex, planted, sometimes};
 use holdfast_wire::peer_log as msg;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Digests that are taken of one answer; a node sends fewer.
@@ -132,6 +132,12 @@ impl Node {
     /// none. Known where the log is kept.
     pub fn lost_image(&self, topic: &str) -> Index {
         self.lost_images.held().get(topic).copied().unwrap_or_default()
+    }
+
+    /// Marks of which this node's images of a topic are not what others have: one of them is wrong, and whose
+    /// it is, each finds out by reading its own.
+    pub fn differing_images(&self, topic: &str) -> BTreeSet<Index> {
+        self.differing_images.held().get(topic).cloned().unwrap_or_default()
     }
 
     fn held_now(&self, topic: &str) -> Vec<Index> {
@@ -298,7 +304,10 @@ impl Node {
         };
         let all = told.iter().filter(|(id, told)| lives(id) && counts(id, told));
         let all = all.map(of_node).collect();
+        let mut own_differ = BTreeSet::new();
         for difference in images::differing(&all) {
+            own_differ
+                .extend(Some(difference.index).filter(|_| difference.nodes.contains(&self.id)));
             self.report_finding(format!(
                 "the images of views of topic `{topic}` hold different items: {difference}: those that have \
                  such keys do not count for the trim of its log; `holdfast view verify` says which view \
@@ -306,6 +315,7 @@ impl Node {
                  mark makes others"
             ));
         }
+        self.differing_images.held().insert(topic.to_owned(), own_differ);
         let mut marks = self.marks.held();
         match images::newest_mark(&all) {
             Some(mark) => drop(marks.insert(topic.to_owned(), mark)),

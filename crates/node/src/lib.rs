@@ -84,7 +84,7 @@ use holdfast_wire::admin::{MOVE_WAITS, STOPPED_VIEW};
 use holdfast_wire::peer::{self, Sender};
 use packed::{Gathered, PackedWriters, Packing};
 use replicas::Replicator;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -149,6 +149,8 @@ pub struct Node {
     ran_out: Mutex<BTreeMap<String, BTreeMap<NodeId, Index>>>,
     /// Where the log is kept: by topic, the newest mark of which a view lost its image.
     lost_images: Mutex<BTreeMap<String, Index>>,
+    /// Marks of which images of this node's differ from others', by topic, as of the last round.
+    differing_images: Mutex<BTreeMap<String, BTreeSet<Index>>>,
     /// By topic, the newest mark of which nodes have images of all keys, as of the last round.
     marks: Mutex<BTreeMap<String, Index>>,
     /// Which topics are kept for how long, where the log is kept.

@@ -201,6 +201,7 @@ impl Node {
             beats: Default::default(),
             ran_out: Mutex::default(),
             lost_images: Mutex::default(),
+            differing_images: Mutex::default(),
             marks: Mutex::default(),
             retained: Mutex::new(retained),
             data: data.clone(),

@@ -117,16 +117,21 @@ impl Node {
             // It may be an old one: what it got since is not what the right one has there.
             return Ok(());
         }
-        // Their marks stay.
         let older = self.older.held().clone();
         let mut reached = self.reached.held();
         let mut marks = reached.marks.clone();
+        // Marks of older ones stay as they are, until somebody removes the file, as who wants to go on without what
+        // is missing: it is not to be missing again at the next start.
+        let is_gone = !self.machine.disk.exists(&self.data.join(FILE))?;
+        if is_gone && !planted!("node.removed-mark-comes-back") {
+            marks.retain(|topic, _| !older.contains_key(topic));
+        }
         for topic in folded_topics(&**log).filter(|topic| !older.contains_key(topic)) {
             if let Some(mark) = Mark::of(&topic, &**log, reached.marks.get(&topic)) {
                 marks.insert(topic, mark);
             }
         }
-        if marks != reached.marks {
+        if marks != reached.marks || is_gone && !marks.is_empty() {
             self.check_place()?;
             write(&*self.machine.disk, &self.data, &text(&marks))?;
             reached.marks = marks;

@@ -11,7 +11,7 @@ use crate::image::{self, Image};
 use crate::views::{Views, describe};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::{Access, Disk, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, planted, sometimes};
@@ -19,7 +19,9 @@ use holdfast_node::EntryAt;
 use holdfast_view::Arrival;
 use holdfast_view::items::log_topic;
 use holdfast_wire::slab::{Range, Reader, Sums, Tallied, Tally, shown};
-use holdfast_wire::view::{Board, Boarded, Ended, Next, Place, ViewKind, ViewName, ViewStatus};
+use holdfast_wire::view::{
+    Board, Boarded, Doubt, Ended, Next, Place, ViewKind, ViewName, ViewStatus,
+};
 use holdfast_wire::{self as wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -344,6 +346,7 @@ impl Boot {
         let to = address.clone();
         self.call(&address, number, wire::OP_RIDE_BEGIN, board.to_bytes(), move |boot, reply| {
             let boarded = Boarded::from_bytes(&reply.meta)?;
+            boarded.check_front(&reply.body)?;
             boot.boarded(boarded, reply.body)?;
             let heads = boot.divide(&leg, boarded.heads, number);
             heads
@@ -485,7 +488,7 @@ impl Boot {
 
     /// Goes on with somebody else who has an image of the same mark, from where this one ended.
     fn elsewhere(self: &Arc<Boot>, number: u64, e: Error) {
-        let found = {
+        let (offer, found) = {
             let mut state = self.state.held();
             let Some(leg) = state.leg.clone().filter(|_| state.number == number && !state.over)
             else {
@@ -497,8 +500,13 @@ impl Boot {
             let left = state.heads.iter();
             let legs = left.map(|left| cover(left, state.index, &state.offers));
             let legs = legs.collect::<Option<Vec<_>>>().map(|legs| legs.into_iter().flatten());
-            legs.map(|legs| state.legs = legs.chain(std::mem::take(&mut state.legs)).collect())
+            let found =
+                legs.map(|legs| state.legs = legs.chain(std::mem::take(&mut state.legs)).collect());
+            (leg.offer, found)
         };
+        if e.kind == Kind::Corrupt {
+            self.doubt(&offer);
+        }
         match found {
             Some(()) => {
                 sometimes!("a view that began with an image went on with another one");
@@ -542,12 +550,30 @@ impl Boot {
         drop(state);
         if let Some(views) = self.views.upgrade() {
             views.node.report_finding(e.message.clone());
-            // Of several nobody knows which one it is.
-            if let [Offer { giver: Giver::Here, view, index, .. }] = &wrong[..] {
-                self.distrust(&views, view, *index, &e);
+            match &wrong[..] {
+                [Offer { giver: Giver::Here, view, index, .. }] => {
+                    self.distrust(&views, view, *index, &e);
+                }
+                // Of several nobody knows which one it is, and what came of others may have changed on its way.
+                _ => wrong.iter().for_each(|offer| self.doubt(offer)),
             }
         }
         Err(e)
+    }
+
+    /// Who has an image is to look whether it is what it says of itself. Nobody waits for that.
+    fn doubt(&self, offer: &Offer) {
+        let Some(views) = self.views.upgrade() else { return };
+        sometimes!("a view that begins doubted an image that it was given");
+        let Offer { giver, view, index, .. } = offer;
+        match giver {
+            Giver::Here => views.doubt(view, *index),
+            Giver::There(address) => {
+                let doubt = Doubt { view: view.clone(), index: *index };
+                let request = request(wire::OP_RIDE_DOUBT, doubt.to_bytes());
+                views.node.machine.peers.call(address, request, Box::new(|_| ()));
+            }
+        }
     }
 
     /// An image of this node is wrong: nobody begins with it, or rides it, any more.

@@ -134,6 +134,7 @@ impl Face for ViewFace {
             // bounded there.
             route(wire::OP_RIDE_NEXT, Right::Known, ViewFace::next),
             route(wire::OP_RIDE_END, Right::Known, ViewFace::leave),
+            read(wire::OP_RIDE_DOUBT, ViewFace::doubt),
         ]
     }
 }
@@ -527,6 +528,13 @@ impl ViewFace {
     fn leave(self: Arc<Self>, request: Request<'_>) {
         let Some((ride, reply)) = request.decode::<u64>("end a ride") else { return };
         self.views.rides_of(ride).iter().for_each(|rides| rides.leave(ride));
+        answer(reply, coded(Ok(())));
+    }
+
+    fn doubt(self: Arc<Self>, request: Request<'_>) {
+        let asked = request.decode::<msg::Doubt>("doubt an image");
+        let Some((msg::Doubt { view, index }, reply)) = asked else { return };
+        self.views.doubt(&view, index);
         answer(reply, coded(Ok(())));
     }
 }

@@ -19,7 +19,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
-use holdfast_env::{Budget, HoldMutex, event};
+use holdfast_env::{Budget, HoldMutex, event, planted};
 use holdfast_node::Node;
 use holdfast_view::items::{self, Catalog};
 use holdfast_view::{Position, front};
@@ -113,6 +113,8 @@ enum Job {
     Spool(SpinId, usize, Arc<Image>, Arc<Kept>),
     Seal(SpinId, Arc<Image>),
     Remove(Arc<Image>),
+    /// Looks whether an image is what it says of itself.
+    Reread(Arc<Image>),
     Answer(Reply, Response),
     /// In so many nanoseconds.
     Wake(u64),
@@ -243,10 +245,16 @@ impl Rides {
 
     /// A rider has all that it wants.
     pub fn leave(&self, ride: u64) {
-        self.input(|state, now, _| {
+        self.input(|state, now, jobs| {
             let id = RiderId(ride);
-            if state.riders.remove(&id).is_some_and(|rider| rider.over.is_none()) {
-                state.core.leave(now, id);
+            if let Some(mut rider) = state.riders.remove(&id) {
+                // Who ends it in the middle has asked for more, and is not to take silence for a bug.
+                if !planted!("ride.left-without-an-answer") {
+                    rider.answer_all(&Err(riders::has_left()), jobs);
+                }
+                if rider.over.is_none() {
+                    state.core.leave(now, id);
+                }
             }
             self.node.holds.end(&self.topic, ride, now);
             None
@@ -406,7 +414,7 @@ impl Rides {
     fn start(&self, job: Job) -> Vec<Job> {
         let is_long = match &job {
             Job::Scan(..) | Job::Open(..) => true,
-            Job::Spool(..) | Job::Seal(..) | Job::Remove(_) => true,
+            Job::Spool(..) | Job::Seal(..) | Job::Remove(_) | Job::Reread(_) => true,
             Job::Send(sending) => sending.takes_long(),
             Job::Answer(..) | Job::Wake(_) => false,
         };
@@ -427,6 +435,7 @@ impl Rides {
             Job::Spool(spin, head, image, kept) => self.spool(spin, head, &image, &kept),
             Job::Seal(spin, image) => self.seal(spin, &image),
             Job::Remove(image) => self.remove(&image),
+            Job::Reread(image) => self.reread(&image),
             Job::Answer(reply, answer) => {
                 reply.send(answer);
                 Vec::new()

@@ -571,6 +571,15 @@ impl Views {
         }
     }
 
+    /// Somebody says that an image of a view that runs here is wrong.
+    pub(crate) fn doubt(&self, name: &ViewName, index: Index) {
+        if let Ok(view) = self.view(name)
+            && let KeptView::Disk { rides, .. } = &view.kept
+        {
+            rides.doubt_image(index);
+        }
+    }
+
     /// The carousel that a ride is on.
     pub(crate) fn rides_of(&self, ride: u64) -> Option<Arc<Rides>> {
         let kept = self.kept();

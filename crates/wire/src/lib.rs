@@ -159,6 +159,8 @@ pub const OP_RIDE_BEGIN: u16 = 0x0510;
 pub const OP_RIDE_NEXT: u16 = 0x0511;
 /// `RIDE_END`: a ride's number; answered empty.
 pub const OP_RIDE_END: u16 = 0x0512;
+/// `RIDE_DOUBT`: [`view::Doubt`]; answered empty, before anybody has looked.
+pub const OP_RIDE_DOUBT: u16 = 0x0513;
 
 /// `SCRIBE_APPEND`: [`scribe::Append`] and the batches; answered with [`scribe::Positions`].
 pub const OP_SCRIBE_APPEND: u16 = 0x0601;

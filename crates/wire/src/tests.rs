@@ -418,7 +418,7 @@ fn view_messages(m: &mut Messages) {
 fn ride_messages(m: &mut Messages, name: view::ViewName, sums: slab::Sums) {
     let (index, reached) = (Index(5), Index(5));
     let board = view::Board {
-        view: name,
+        view: name.clone(),
         low: 1,
         high: 1 << 32,
         collections: Some(vec![1, 2]),
@@ -434,8 +434,10 @@ fn ride_messages(m: &mut Messages, name: view::ViewName, sums: slab::Sums) {
     };
     m.add("view::Board", board);
     let horizon = Index(3);
-    let boarded = view::Boarded { ride: 7, heads: 2, index, entry_crc: 8, digest: 9, horizon };
-    m.add("view::Boarded", boarded);
+    let (entry_crc, digest, front_crc) = (8, 9, Some(10));
+    let boarded = view::Boarded { ride: 7, heads: 2, index, entry_crc, digest, horizon, front_crc };
+    m.add_longer("view::Boarded", boarded, &[40]);
+    m.add("view::Doubt", view::Doubt { view: name.clone(), index });
     m.add("view::Next", view::Next { ride: 7, head: 1 });
     m.add("view::Ended", view::Ended { sums: sums.clone() });
 }

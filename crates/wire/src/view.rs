@@ -5,7 +5,8 @@ use crate::slab::{Hashed, Range, Sums};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::Index;
-use holdfast_base::{codec_enum, codec_struct};
+use holdfast_base::{Error, codec_enum, codec_struct};
+use holdfast_env::planted;
 
 /// Keys and values of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -378,8 +379,62 @@ pub struct Boarded {
     pub digest: u64,
     /// Versions that are older than those of this entry are not there.
     pub horizon: Index,
+    /// CRC32C of the body; nothing from a node of a build that did not say it.
+    pub front_crc: Option<u32>,
 }
-codec_struct!(Boarded { ride, heads, index, entry_crc, digest, horizon });
+
+impl Encode for Boarded {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Boarded { ride, heads, index, entry_crc, digest, horizon, front_crc } = self;
+        ride.encode(out);
+        heads.encode(out);
+        index.encode(out);
+        entry_crc.encode(out);
+        digest.encode(out);
+        horizon.encode(out);
+        front_crc.iter().for_each(|crc| crc.encode(out));
+    }
+}
+
+impl Decode for Boarded {
+    fn decode(reader: &mut Reader<'_>) -> Result<Boarded, DecodeError> {
+        Ok(Boarded {
+            ride: u64::decode(reader)?,
+            heads: u32::decode(reader)?,
+            index: Index::decode(reader)?,
+            entry_crc: u32::decode(reader)?,
+            digest: u64::decode(reader)?,
+            horizon: Index::decode(reader)?,
+            front_crc: match reader.remaining() {
+                0 => None,
+                _ => Some(u32::decode(reader)?),
+            },
+        })
+    }
+}
+
+impl Boarded {
+    /// `Corrupt` where the body is not as it was sent. Nothing else covers it, and a fold that goes on behind a ride
+    /// takes its sessions and the catalog from it.
+    pub fn check_front(&self, front: &[u8]) -> holdfast_base::Result<()> {
+        match self.front_crc.is_none_or(|crc| crc == crc32c(front)) || planted!("wire.any-front") {
+            true => Ok(()),
+            false => Err(Error::corrupt(
+                "begin a ride: the catalog that came is not the one that was sent, by its checksum: ride \
+                 again, or at another node",
+            )),
+        }
+    }
+}
+
+/// Tells who has an image of this entry that it is not what it says of itself: a slab that came of it failed its
+/// checksum, or its items have other sums. Who is told looks by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    pub view: ViewName,
+    pub index: Index,
+}
+codec_struct!(Doubt { view, index });
 
 /// Asks for the next slab of a ride's head. Its header is the answer's meta and its columns are the
 /// body; the answer has no meta when the ride is over, and as its body [`Ended`], or nothing.

@@ -5,12 +5,12 @@
 
 use super::select::{Candidate, Chosen, select};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::text::{from_hex, to_hex};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::planted;
-use holdfast_wire::slab::Range;
+use holdfast_wire::slab::{Range, Sums};
 use holdfast_wire::view::{Board, Boarded, Place};
 use std::collections::BTreeMap;
 
@@ -46,8 +46,40 @@ struct Left {
     low: u64,
     high: u64,
     stretches: Vec<Stretch>,
+    /// Of what was received, where that is to be held against something.
+    came: Option<Box<Sums>>,
 }
-codec_struct!(Left { what, index, begun, low, high, stretches });
+
+/// What came is behind everything else, and not there where nobody sums up: as in tokens of builds before.
+impl Encode for Left {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Left { what, index, begun, low, high, stretches, came } = self;
+        what.encode(out);
+        index.encode(out);
+        begun.encode(out);
+        low.encode(out);
+        high.encode(out);
+        stretches.encode(out);
+        came.iter().for_each(|came| came.encode(out));
+    }
+}
+
+impl Decode for Left {
+    fn decode(reader: &mut Reader<'_>) -> std::result::Result<Left, DecodeError> {
+        Ok(Left {
+            what: u32::decode(reader)?,
+            index: Index::decode(reader)?,
+            begun: Option::decode(reader)?,
+            low: u64::decode(reader)?,
+            high: u64::decode(reader)?,
+            stretches: Vec::decode(reader)?,
+            came: match reader.remaining() {
+                0 => None,
+                _ => Some(Box::new(Sums::decode(reader)?)),
+            },
+        })
+    }
+}
 
 /// What somebody is ridden for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +106,8 @@ pub struct Itinerary {
     /// What is left of each leg that is being ridden, by its heads.
     legs: BTreeMap<u64, Vec<Stretch>>,
     number: u64,
+    /// See [`Itinerary::came`].
+    came: Option<Box<Sums>>,
 }
 
 impl Itinerary {
@@ -82,7 +116,7 @@ impl Itinerary {
     pub fn new(index: Index, range: Range, what: u32) -> Itinerary {
         let left = vec![Stretch { low: range.low(), high: range.high(), behind: None }];
         let (whole, legs) = (range, BTreeMap::new());
-        Itinerary { what, index, whole, begun: None, left, legs, number: 0 }
+        Itinerary { what, index, whole, begun: None, left, legs, number: 0, came: None }
     }
 
     /// Of what a [`Itinerary::token`] says is left, of a ride of the same.
@@ -109,9 +143,9 @@ impl Itinerary {
                  those that it had",
             )),
             Some(left) if is_sound(&left) => {
-                let Left { index, begun, low, high, stretches, .. } = left;
+                let Left { index, begun, low, high, stretches, came, .. } = left;
                 let (whole, legs) = (Range::new(low, high), BTreeMap::new());
-                Ok(Itinerary { what, index, whole, begun, left: stretches, legs, number: 0 })
+                Ok(Itinerary { what, index, whole, begun, left: stretches, legs, number: 0, came })
             }
             _ => Err(Error::invalid(
                 "go on with a ride: that is no token of one, or not all of it: give what the ride \
@@ -123,10 +157,25 @@ impl Itinerary {
     /// What is left, legs that are being ridden included, for [`Itinerary::of_token`]: at any node with
     /// images of this mark, whatever its views' parts.
     pub fn token(&self) -> String {
+        self.token_of(None)
+    }
+
+    /// The same, with the sums of everything that counts as received, also before a token that this goes on with:
+    /// by sub-range, so the token is some kilobytes long.
+    pub fn token_with(&self, came: &Sums) -> String {
+        self.token_of(Some(Box::new(came.clone())))
+    }
+
+    fn token_of(&self, came: Option<Box<Sums>>) -> String {
         let stretches = self.left.iter().chain(self.legs.values().flatten()).cloned().collect();
         let Itinerary { what, index, begun, whole, .. } = *self;
-        let left = Left { what, index, begun, low: whole.low(), high: whole.high(), stretches };
-        written(&left)
+        let (low, high) = (whole.low(), whole.high());
+        written(&Left { what, index, begun, low, high, stretches, came })
+    }
+
+    /// The sums of what was received before the token that this goes on with, if that says them.
+    pub fn came(&self) -> Option<&Sums> {
+        self.came.as_deref()
     }
 
     /// The mark.
@@ -232,6 +281,7 @@ fn written(left: &Left) -> String {
 mod tests {
     use super::*;
     use holdfast_env::{Rng, SeededRng};
+    use holdfast_wire::slab::Item;
     use std::collections::BTreeSet;
 
     fn place(hash: u32, key: u8) -> Place {
@@ -246,8 +296,8 @@ mod tests {
 
     impl View {
         fn boarded(&self) -> Boarded {
-            let (heads, index) = (self.heads, Index(7));
-            Boarded { ride: 1, heads, index, entry_crc: 3, digest: 4, horizon: Index(0) }
+            let (heads, index, horizon, front_crc) = (self.heads, Index(7), Index(0), None);
+            Boarded { ride: 1, heads, index, entry_crc: 3, digest: 4, horizon, front_crc }
         }
 
         /// What it sends of a leg: of each head its items behind a place, in order.
@@ -363,6 +413,23 @@ mod tests {
         assert!(itinerary.begun(legs[0].number, views[0].range, &other).is_err());
     }
 
+    /// Who goes on has the sums of what came before, and no bit of them is believed that is not as it was told.
+    #[test]
+    fn a_token_takes_the_sums_of_what_came_along() {
+        let item = |hash, index| Item { hash, collection: 1, key: b"k", index, value: Some(b"v") };
+        let (mut itinerary, mut came) = (Itinerary::new(Index(7), Range::ALL, 9), Sums::default());
+        assert_eq!(Itinerary::of_token(&itinerary.token(), 9).unwrap().came(), None);
+        for turn in 0..4u32 {
+            came.add(&item(turn << 30, 3), true);
+            let token = itinerary.token_with(&came);
+            itinerary = Itinerary::of_token(&token, 9).unwrap();
+            assert_eq!(itinerary.came(), Some(&came), "turn {turn}");
+            assert!(Itinerary::of_token(&token[..token.len() - 2], 9).is_err());
+        }
+        // Who sums up nothing has none to tell.
+        assert_eq!(Itinerary::of_token(&itinerary.token(), 9).unwrap().came(), None);
+    }
+
     #[test]
     fn what_is_no_token_is_refused() {
         let token = Itinerary::new(Index(7), Range::ALL, 9).token();
@@ -387,8 +454,8 @@ mod tests {
         ] {
             let told = format!("{stretch:?} up to {high}");
             let (low, stretches) = (5, vec![stretch]);
-            let token =
-                written(&Left { what: 9, index: Index(7), begun: None, low, high, stretches });
+            let (what, index, begun, came) = (9, Index(7), None, None);
+            let token = written(&Left { what, index, begun, low, high, stretches, came });
             assert_eq!(Itinerary::of_token(&token, 9).is_ok(), is_sound, "{told}");
         }
     }

@@ -7,7 +7,7 @@ use super::select::{Candidate, Chosen, select};
 use super::{Rode, Slab};
 use crate::client::Client;
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks;
 use holdfast_wire::slab::{Range, Sums};
 use holdfast_wire::view::{Board, Place, ViewKind, ViewStatus};
@@ -56,7 +56,8 @@ pub enum Heard {
 /// What a node's thread says, by its leg.
 enum Said {
     Began(u64, Rode),
-    Came(u64, Slab),
+    /// Of an image, with the place of its last item, if it has one.
+    Came(u64, Slab, Option<Place>),
     /// With what its node's image of the entry says, if there is one.
     Ended(u64, Option<Box<ImageSums>>),
     /// Its node will not be asked any more.
@@ -148,6 +149,11 @@ impl Together {
         self.itinerary.as_ref().map(Itinerary::token)
     }
 
+    /// As [`Together::token`], with the sums of what counts as received.
+    pub fn token_with(&self, came: &Sums) -> Option<String> {
+        self.itinerary.as_ref().map(|itinerary| itinerary.token_with(came))
+    }
+
     /// What images say of the items that were ridden so far to their end.
     pub fn image_sums(&self) -> &[ImageSums] {
         &self.image_sums
@@ -206,9 +212,9 @@ impl Together {
                     }
                     return Ok(Some(Heard::Began(rode)));
                 }
-                (Said::Came(leg, slab), itinerary) => {
+                (Said::Came(leg, slab, last), itinerary) => {
                     if itinerary.is_some() {
-                        self.given = slab.last()?.map(|last| (leg, last));
+                        self.given = last.map(|last| (leg, last));
                     }
                     return Ok(Some(Heard::Slab(slab)));
                 }
@@ -347,7 +353,9 @@ fn stream(mut server: Server, legs: Vec<(u64, Board)>, sender: &mpsc::SyncSender
             let mut ride = server.client.ride(&board)?;
             let mut listens = say(Said::Began(leg, ride.rode()));
             while listens && let Some(slab) = ride.next_slab()? {
-                listens = say(Said::Came(leg, slab));
+                // What is damaged counts as not received, so that others are asked for it.
+                let last = board.at.map(|_| slab.last()).transpose()?.flatten();
+                listens = say(Said::Came(leg, slab, last));
             }
             let (range, index) =
                 (Range::part(board.view.part, board.view.of), ride.boarded().index);
@@ -358,6 +366,10 @@ fn stream(mut server: Server, legs: Vec<(u64, Board)>, sender: &mpsc::SyncSender
             Ok((true, sums)) => drop(say(Said::Ended(leg, sums))),
             Ok((false, _)) => return,
             Err(e) => {
+                if let (Kind::Corrupt, Some(index)) = (e.kind, board.at) {
+                    // What it answers is nothing that helps this ride.
+                    let _ = server.client.doubt(&board.view, index);
+                }
                 say(Said::Broke(leg, e.context(format_args!("ride at {name}"))));
                 for (leg, _) in legs {
                     let broke = Error::retry(format!("ride at {name}: it broke off before"));

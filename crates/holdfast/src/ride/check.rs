@@ -7,7 +7,7 @@ use super::follow::Nodes;
 use crate::view::{Node, verify};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_client::view::{ImageSums, Rode, Slab};
+use holdfast_client::view::{ImageSums, Itinerary, Rode, Slab, disk_views};
 use holdfast_command::output::Output;
 use holdfast_wire::slab::{Differing, Range, Sums, Tallied, Tally, runs, shown};
 use holdfast_wire::view::Summed;
@@ -19,6 +19,22 @@ use std::collections::BTreeMap;
 pub struct Check(BTreeMap<Index, Tally>);
 
 impl Check {
+    /// Of a ride that goes on, with what came before its token.
+    pub fn behind(itinerary: &Itinerary) -> Result<Check> {
+        let Some(came) = itinerary.came() else {
+            return Err(Error::invalid(
+                "check a ride: its token does not say what came before, as it is of a ride without `--check`: \
+                 go on without it, or ride everything anew with it",
+            ));
+        };
+        Ok(Check(BTreeMap::from([(itinerary.index(), Tally::behind(came.clone()))])))
+    }
+
+    /// The sums of what came of a mark, also before a token.
+    pub fn came(&self) -> Sums {
+        self.0.values().next().map_or_else(Sums::default, |tally| tally.sums().clone())
+    }
+
     /// Adds what came.
     pub fn add(&mut self, slab: &Slab) -> Result<()> {
         slab.whole(|index, reader| self.0.entry(index).or_default().came(reader))
@@ -68,8 +84,10 @@ impl Check {
             }
             let who = if is_by_images { "image says" } else { "views hold" };
             if !differing.is_empty() {
+                doubt(nodes, topic, *index, &differing);
                 return Err(doing(Error::corrupt(format!(
                     "what came as of entry {index} is not what the {who} of it, of keys with hashes {}: \
+                     nodes with an image of it look whether that is wrong, and make another one if it is; \
                      `holdfast view verify {topic}` says whether the views agree with each other",
                     shown(&differing)
                 ))));
@@ -84,6 +102,20 @@ impl Check {
             )?;
         }
         Ok(())
+    }
+}
+
+/// Tells all nodes with an image of an entry and of these sub-ranges that it may be wrong: which one is, each finds out
+/// by reading its own. Nobody waits for that, and who does not answer is not told.
+fn doubt(nodes: Nodes<'_>, topic: &str, index: Index, differing: &[u8]) {
+    for Node { mut client, .. } in nodes(None).filter_map(Result::ok) {
+        for one in disk_views(&mut client, topic).unwrap_or_default() {
+            let range = Range::part(one.view.part, one.view.of);
+            let has_image = one.images.iter().any(|image| image.index == index);
+            if has_image && differing.iter().any(|s| range.overlaps(Range::of_sub_range(*s))) {
+                let _ = client.doubt(&one.view, index);
+            }
+        }
     }
 }
 
@@ -135,6 +167,30 @@ mod tests {
         assert_eq!(found(&[a, older, b, b], true), [0xab]);
         assert_eq!(found(&[], false), [0, 0xab]);
         assert_eq!(differ(&sums(&[]), &held, &[0xab], true), [0xab], "images told the others");
+    }
+
+    /// What came before a token counts as what comes behind it: an item that is missing in either is found, and who has
+    /// no sums of what came before is told so.
+    #[test]
+    fn what_came_before_a_token_is_checked_with_what_comes_behind_it() {
+        let (a, b) = ((7, 3, true), (0xab00_0000, 4, true));
+        let (index, range) = (Index(9), Range::ALL);
+        let itinerary = Itinerary::new(index, range, 1);
+        for (before, behind, wrong) in
+            [(&[a][..], &[b][..], None), (&[], &[b], Some(0)), (&[a], &[], Some(0xab))]
+        {
+            let token = itinerary.token_with(&sums(before));
+            let mut check = Check::behind(&Itinerary::of_token(&token, 1).unwrap()).unwrap();
+            let mut came = check.came();
+            came.add_sums(&sums(behind));
+            check.0.insert(index, Tally::behind(came));
+            check.said(&ImageSums { range, index, sums: sums(&[a, b]) });
+            let found = check.0[&index].compared(&[range], false);
+            assert_eq!(found.differing, Vec::from_iter(wrong));
+        }
+        let token = Itinerary::of_token(&itinerary.token(), 1).unwrap();
+        let e = Check::behind(&token).err().expect("it has none");
+        assert!(e.message.contains("without `--check`"), "{e}");
     }
 
     /// Who rides a third rides sub-ranges that its image's borders do not cut alone: the views are asked for two.

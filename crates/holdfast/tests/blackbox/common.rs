@@ -267,6 +267,15 @@ impl Node {
         self.data.clone()
     }
 
+    /// kill -9; it must have told an event whose sentence has these words.
+    #[track_caller]
+    pub fn kill_and_be_told(&mut self, event: &str, words: &str) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let said = self.told.sentence_of(event);
+        assert!(said.contains(words), "{said}");
+    }
+
     /// kill -9, and starts again over what is there.
     pub fn kill_and_start(&mut self) {
         self.child.kill().unwrap();

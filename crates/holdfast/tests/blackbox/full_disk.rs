@@ -47,7 +47,7 @@ fn assert_whole(client: &mut Client, files: impl Iterator<Item = usize>) {
 }
 
 /// Others take all room of the file system, to its last byte.
-fn fill_with_others(outside: &Path) {
+pub fn fill_with_others(outside: &Path) {
     let mut others = fs::File::create(outside.join("others")).unwrap();
     let block = [1; 4096];
     while others.write_all(&block).is_ok() {}

@@ -320,7 +320,16 @@ fn a_log_that_was_put_back_with_its_snapshots_stops_what_it_holds() {
     std::fs::remove_file(data.join("REACHED")).unwrap();
     let node = Node::start(&data);
     assert_eq!(node.run(&["fs", "ls", "/"]).ok().lines().count(), 2);
-    node.stop();
+    // And is not asked again, after an orderly end or a kill.
+    let mut data = node.stop();
+    for made in 1..3 {
+        let node = Node::start(&data);
+        assert!(get(http, "/health", "").starts_with("HTTP/1.1 200 "));
+        node.run(&["fs", "mkdir", &format!("/later{made}")]).ok();
+        assert_eq!(node.run(&["fs", "ls", "/"]).ok().lines().count(), 2 + made);
+        data = node.kill();
+    }
+    Node::start(&data).stop();
 }
 
 /// An index of blobs that was left when everything else was put back from an older copy was noticed

@@ -151,6 +151,12 @@ fn layouts_agree() {
         assert!(is_index || line["is_measure"] == true || line["agrees"] == true, "{line}");
         assert!(line["at"].is_null() || line["at"] == last, "{line}");
     }
+    // What people are told of the same.
+    let told = node.run(&["view", "verify", "shop"]).ok();
+    let lines = |words: &str| told.lines().filter(|line| line.ends_with(words)).count();
+    assert_eq!(lines("left out: an index has no items to compare"), 1, "{told}");
+    assert_eq!(lines("others are compared with it"), 4, "{told}");
+    assert!(told.contains(&format!("  599 keys at entry {last}: agrees\n")), "{told}");
     node.stop();
 }
 

@@ -17,13 +17,13 @@ const SAMPLE: usize = 24;
 const TOPIC: &str = "debian";
 
 /// What is installed here has dependencies of its own, which are no part of what is loaded.
-fn apt(words: &[&str]) -> Option<String> {
+pub fn apt(words: &[&str]) -> Option<String> {
     let mut command = Command::new("apt-cache");
     let done = command.args(["-o", "Dir::State::status=/dev/null"]).args(words).output().ok()?;
     done.status.success().then(|| String::from_utf8(done.stdout).unwrap())
 }
 
-fn name(stanza: &str) -> &str {
+pub fn name(stanza: &str) -> &str {
     stanza.lines().find_map(|line| line.strip_prefix("Package: ")).unwrap()
 }
 
@@ -83,7 +83,7 @@ impl Nodes {
 }
 
 /// Has whoever changes the graph end, also when a test fails.
-struct UntilDropped<'a>(&'a AtomicBool);
+pub struct UntilDropped<'a>(pub &'a AtomicBool);
 
 impl Drop for UntilDropped<'_> {
     fn drop(&mut self) {
@@ -92,7 +92,7 @@ impl Drop for UntilDropped<'_> {
 }
 
 /// Packages to ask about: those that most depend on, and some that few do.
-fn sample(stanzas: &[&str]) -> Vec<String> {
+pub fn sample(stanzas: &[&str]) -> Vec<String> {
     let loaded: BTreeSet<&str> = stanzas.iter().map(|stanza| name(stanza)).collect();
     let mut counts: BTreeMap<&str, usize> = loaded.iter().map(|name| (*name, 0)).collect();
     let mut of_any = BTreeSet::new();

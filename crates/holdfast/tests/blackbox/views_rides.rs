@@ -15,6 +15,8 @@ const VALUE_BYTES: usize = 200_000;
 struct Riding {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
+    /// By whom what came was checked, once that was said.
+    checked_by: Option<String>,
 }
 
 impl Riding {
@@ -24,7 +26,7 @@ impl Riding {
         command.args(all).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Riding { child, lines }
+        Riding { child, lines, checked_by: None }
     }
 
     /// So many keys; fewer where it ends.
@@ -36,6 +38,9 @@ impl Riding {
             if let Some(key) = said["key"].as_str() {
                 assert_eq!(said["value"].as_str().unwrap().len(), VALUE_BYTES);
                 keys.push(key.to_owned());
+            }
+            if said["checked"].is_u64() {
+                self.checked_by = said["by"].as_str().map(str::to_owned);
             }
             line.clear();
         }
@@ -84,6 +89,19 @@ fn which_is_ridden(both: &str, whole: &str, nodes: [&Node; 2]) {
     }
 }
 
+/// Who reads no further than he wants ends the ride, and that is no error of anybody's.
+fn whoever_has_had_enough_ends_it(servers: &str, at: &str) {
+    for words in [&[][..], &["--at", at], &["--at", at, "--check"], &["--follow"]] {
+        let mut riding = Riding::begin(servers, words);
+        assert_eq!(riding.keys(2).len(), 2);
+        let Riding { mut child, lines, .. } = riding;
+        drop(lines);
+        let mut told = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert_eq!((child.wait().unwrap().code(), &told[..]), (Some(0), ""), "{words:?}");
+    }
+}
+
 /// Sums of what came are those that the views tell of themselves; of less than everything there are none.
 fn what_came_is_what_is_held(both: &str, at: &str) {
     let ride = |words: &[&str]| {
@@ -105,6 +123,25 @@ fn what_came_is_what_is_held(both: &str, at: &str) {
     }
 }
 
+/// A ride of which nobody is left, in the middle: the node again, the token, and the keys that came.
+fn broken_off(
+    node: Node,
+    settings: &str,
+    server: &str,
+    words: &[&str],
+) -> (Node, String, Vec<String>) {
+    let mut riding = Riding::begin(server, words);
+    let mut keys = riding.keys(5);
+    let data = node.kill();
+    keys.extend(riding.keys(usize::MAX));
+    let (good, told) = riding.end();
+    assert!(!good && keys.len() < ITEMS, "{} keys: {told}", keys.len());
+    // Whose node it was, and that it is the way there which ended.
+    assert!(told.contains("ride at unix:") && told.contains("connection"), "{told}");
+    let token = told.split("--from ").nth(1).expect(&told).split('`').next().unwrap().to_owned();
+    (Node::start_with(&data, settings), token, keys)
+}
+
 /// The halves are ridden, for smaller views are preferred; when their node dies, the rest comes from the
 /// other's whole. And what nobody is left to give, a token takes up again.
 #[test]
@@ -112,7 +149,7 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     let scratch = Scratch::new();
     let port = free_port();
     let settings = format!("{SETTINGS}native_port = {port}\n");
-    let mut first = Node::start_with(&scratch.path("1"), &settings);
+    let first = Node::start_with(&scratch.path("1"), &settings);
     let other = scratch.path("2");
     Node::set(&other, &format!("{SETTINGS}native_port = {}\n", free_port()));
     let second = Node::join(&other, &first, port);
@@ -134,6 +171,7 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     let at = mark.to_string();
     which_is_ridden(&both, &whole, [&first, &second]);
     what_came_is_what_is_held(&both, &at);
+    whoever_has_had_enough_ends_it(&whole, &at);
 
     let mut riding = Riding::begin(&both, &["--at", &at]);
     let mut keys = riding.keys(5);
@@ -143,15 +181,20 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     assert!(good && told.contains("goes on elsewhere"), "{told}");
     is_every_one_once(keys);
 
-    let mut riding = Riding::begin(&whole, &["--at", &at]);
-    let mut keys = riding.keys(5);
-    let data = first.kill();
+    let (mut first, checked, mut keys) =
+        broken_off(first, &settings, &whole, &["--at", &at, "--check"]);
+    let mut riding = Riding::begin(&whole, &["--from", &checked, "--check"]);
     keys.extend(riding.keys(usize::MAX));
+    assert_eq!(riding.checked_by.as_deref(), Some("image"), "what came before the token, too");
     let (good, told) = riding.end();
-    assert!(!good && keys.len() < ITEMS, "{} keys: {told}", keys.len());
-    let received = keys.len();
-    let token = told.split("--from ").nth(1).expect(&told).split('`').next().unwrap();
-    first = Node::start_with(&data, &settings);
+    assert!(good, "{told}");
+    is_every_one_once(keys);
+
+    let (again, token, mut keys) = broken_off(first, &settings, &whole, &["--at", &at]);
+    first = again;
+    let (received, token) = (keys.len(), &token[..]);
+    let told = first.run(&["ride", "orders", "--from", token, "--check"]);
+    told.refused(&["without `--check`", "anew"]);
     let mut riding = Riding::begin(&whole, &["--from", token]);
     keys.extend(riding.keys(usize::MAX));
     let (good, told) = riding.end();

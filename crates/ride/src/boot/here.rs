@@ -85,7 +85,8 @@ impl Boot {
         let (entry_crc, digest) = (position.entry_crc, position.digest);
         let front = image.about.front.clone();
         let horizon = Catalog::horizon_behind(&front)?;
-        let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest, horizon };
+        let (ride, heads, front_crc) = (0, 0, None);
+        let boarded = Boarded { ride, heads, index, entry_crc, digest, horizon, front_crc };
         self.boarded(boarded, front)?;
         if let Some(sums) = image.sealed().and_then(|seal| seal.sums) {
             self.state.held().tally.said(leg.offer.range, &sums);

@@ -8,7 +8,7 @@ use crate::image::{self, About, Image, Seal};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::Moment;
-use holdfast_env::{event, planted};
+use holdfast_env::{event, planted, sometimes};
 use holdfast_node::{EntryAt, Node};
 use holdfast_wire::slab::{Needs, Sums};
 use holdfast_wire::view::ViewName;
@@ -36,6 +36,10 @@ pub(super) struct Images {
     retiring: BTreeSet<Index>,
     /// Those that nobody is told of any more, and since when.
     leaving: BTreeMap<Index, u64>,
+    /// Those that somebody doubts, while they are read.
+    doubted: BTreeSet<Index>,
+    /// Those that were read since they differ from others of their marks: once.
+    compared: BTreeSet<Index>,
     /// The newest mark whose image was given up, or damaged.
     lost: Index,
 }
@@ -55,6 +59,7 @@ impl Images {
         self.moments.remove(&index);
         self.retiring.remove(&index);
         self.leaving.remove(&index);
+        self.compared.remove(&index);
         self.known.remove(&index).map(Job::Remove)
     }
 }
@@ -309,6 +314,38 @@ impl Rides {
             state.distrust(now, index, e);
             None
         });
+    }
+
+    /// Somebody who rode says that what came of an image is not what that says of itself. Anybody may say so, and
+    /// what came may have changed on its way: the image counts as what it is for who reads it here.
+    pub fn doubt_image(&self, index: Index) {
+        let Some(image) = self.image(index) else { return };
+        self.input(|state, _, _| {
+            let goes = state.images.retiring.contains(&index);
+            let is_new = !goes && state.images.doubted.insert(index);
+            is_new.then_some(Job::Reread(image))
+        });
+    }
+
+    /// Images of these marks are not what other nodes have of them.
+    pub fn compare_images(&self, differing: BTreeSet<Index>) {
+        for index in differing {
+            if self.image(index).is_some() && self.state().images.compared.insert(index) {
+                self.doubt_image(index);
+            }
+        }
+    }
+
+    pub(super) fn reread(&self, image: &Image) -> Vec<Job> {
+        let (index, read) = (image.index(), image.reread());
+        self.tell(|state, now, _| {
+            state.images.doubted.remove(&index);
+            if let Err(e) = read {
+                sometimes!("an image that somebody doubted was wrong");
+                state.distrust(now, index, &e);
+            }
+            None
+        })
     }
 
     /// The image of an index, for a view of the same node that begins with it.

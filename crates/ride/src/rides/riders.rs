@@ -6,6 +6,7 @@ use super::projections::Projections;
 use super::{Again, Job, Kept, Rides, State};
 use crate::carousel::{Place, RiderId, Source};
 use crate::scan::Scan;
+use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -14,7 +15,9 @@ use holdfast_env::net::{BodyPart, Parts, Reply, Response};
 use holdfast_env::{Budget, planted, sometimes};
 use holdfast_view::Position;
 use holdfast_view::items::Catalog;
-use holdfast_wire::slab::{Column, Fields, Needs, Range, SLAB_BYTES, Slab, Sums, Wanted, select};
+use holdfast_wire::slab::{
+    Collections, Column, Fields, Needs, Range, SLAB_BYTES, Slab, Sums, Wanted, select,
+};
 use holdfast_wire::view::{Boarded, Ended};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -26,6 +29,18 @@ pub struct Wish {
     pub wanted: Wanted,
     /// What is left of their values.
     pub fields: Option<Arc<Fields>>,
+}
+
+impl Wish {
+    /// Whether all is sent that sums are of, of whatever hashes: who filters has nothing to hold against them.
+    fn is_whole(&self) -> bool {
+        let Wanted { range: _, collections, keys_only, versions: _, indices } = &self.wanted;
+        let is_every_entry = *indices == (0..u64::MAX);
+        matches!(collections, Collections::All)
+            && !keys_only
+            && is_every_entry
+            && self.fields.is_none()
+    }
 }
 
 pub(super) struct Rider {
@@ -190,7 +205,10 @@ impl Rides {
             }
         };
         self.tell(|state, now, jobs| {
-            let known = state.riders.get_mut(&rider)?;
+            let Some(known) = state.riders.get_mut(&rider) else {
+                let gone = || Response::error(has_left());
+                return reply.map(|reply| Job::Answer(reply, gone()));
+            };
             let waits = reply.is_some();
             known.lines[head].looked_at(reply);
             jobs.extend(known.next_of(rider, head));
@@ -363,14 +381,19 @@ impl State {
         };
         let Position { applied, entry_crc, digest, .. } = position;
         let heads = rider.lines.len() as u32;
-        let boarded = Boarded { ride: id.0, heads, index: applied, entry_crc, digest, horizon };
+        let (ride, index, front_crc) = (id.0, applied, Some(crc32c(&front)));
+        let boarded = Boarded { ride, heads, index, entry_crc, digest, horizon, front_crc };
         let front = Parts::One(BodyPart::Owned(front));
         jobs.push(Job::Answer(reply, Response::ok(boarded.to_bytes(), front)));
     }
 
     pub(super) fn end(&mut self, id: RiderId, result: Result<()>, now: u64, jobs: &mut Vec<Job>) {
         let Some(rider) = self.riders.get_mut(&id) else { return };
-        let sums = |()| self.images.known.get(&rider.index).and_then(|image| image.sealed()?.sums);
+        let is_told = rider.wish.is_whole() || planted!("ride.sums-for-whoever");
+        let sums = |()| {
+            let image = self.images.known.get(&rider.index).filter(|_| is_told);
+            image.and_then(|image| image.sealed()?.sums)
+        };
         rider.over = Some((result.map(sums), now));
         self.know_needs();
         self.tell_end(id, jobs);
@@ -411,6 +434,11 @@ fn answer_of(slab: &Slab, taken: Arc<dyn Any + Send + Sync>) -> Response {
     };
     let parts = slab.columns().iter().map(part).collect();
     Response::ok(slab.header_bytes(), Parts::Many(parts))
+}
+
+/// What requests hear that wait when their rider ends its ride.
+pub(super) fn has_left() -> Error {
+    Error::not_found("ride on: the ride was ended by its rider")
 }
 
 /// What a rider hears of the end: well is an answer without a meta.

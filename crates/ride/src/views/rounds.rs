@@ -81,6 +81,9 @@ impl Views {
                 rides.mark(index, moment);
             }
             rides.prove_images();
+            if let Ok(topic) = log_topic(&view.name.topic) {
+                rides.compare_images(self.node.differing_images(&topic));
+            }
             if let Ok((first, known_ns)) = self.first_of(&view.name.topic) {
                 rides.retire_images(first, known_ns);
             }

@@ -91,3 +91,22 @@ fn fields_are_made_once_a_slab_on_whole_rides_also_where_a_rider_is_moved() {
         world.views.end().unwrap();
     }
 }
+
+/// Values that are bytes have no fields: who asks for some is told of which collection that is so, before anything is sent.
+#[test]
+fn fields_of_values_that_are_bytes_are_refused() {
+    let mut world = World::new(1, 1);
+    let mut asks = world.connect();
+    for (collections, is_refused) in
+        [(None, true), (Some(vec![1, 2]), true), (Some(vec![2]), false)]
+    {
+        let fields = Some(vec!["a".to_owned()]);
+        let board = msg::Board { collections, fields, ..all_of(disk_view()) };
+        asks.send(wire::OP_RIDE_BEGIN, &board, &[]);
+        let told = asks.outcomes().remove(0).1;
+        let says = |told: &String| told.contains("`c1` are bytes") && told.contains("JSON");
+        assert_eq!(told.as_ref().is_err_and(says), is_refused, "{told:?}");
+        assert_eq!(told.is_ok(), !is_refused);
+    }
+    world.views.end().unwrap();
+}

@@ -8,6 +8,7 @@ mod fields;
 mod holds;
 mod nodes;
 mod origins;
+mod stops;
 mod sums;
 mod trims;
 mod world;

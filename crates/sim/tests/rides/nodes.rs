@@ -157,10 +157,53 @@ fn a_view_that_received_less_than_an_image_says_begins_with_another_nodes() {
             all.iter().any(|one| one.view == name && one.applied.0 >= at && one.stopped.is_empty())
         };
         assert!(scene.until(60 * SECOND, runs));
+        // And whose image it is hears of it, and finds that it is so.
+        assert!(scene.until(60 * SECOND, |scene| !has_image(scene, 1, at)));
+        let again = mark(&scene);
+        assert!(scene.until(60 * SECOND, |scene| has_image(scene, 1, again)));
     });
     let told: Vec<String> = told.iter().map(|event| event.to_string()).collect();
     let finding = |event: &&String| event.contains("node.finding") && event.contains("hashes ff");
     assert!(told.iter().any(|event| finding(&event)), "{told:?}");
+    // What it says differs from what the others say, too: all are named.
+    let differ = |event: &String| event.contains("of entry") && event.contains("of nodes 1 and ");
+    assert!(told.iter().any(differ), "{told:?}");
     let happened = trial.happened();
-    assert!(happened.contains_key("a view began anew, for what came was not what its images say"));
+    for what in [
+        "a view began anew, for what came was not what its images say",
+        "a view that begins doubted an image that it was given",
+        "an image that somebody doubted was wrong",
+    ] {
+        assert!(happened.contains_key(what), "{what}");
+    }
+}
+
+/// Nodes found out that their images of one mark differ, and nobody looked whose it is: it was ridden on, and views began
+/// with it.
+#[test]
+fn a_node_whose_image_differs_from_others_reads_it_and_makes_another_one() {
+    let trial = Trial::new().enter();
+    let ((), told) = events::told_by(|| {
+        let scene = cluster(6);
+        put(&scene, 0..60, "v");
+        let at = mark(&scene);
+        assert!(scene.until(60 * SECOND, |scene| (1..=NODES).all(|n| has_image(scene, n, at))));
+        scene.end(1, End::Kill);
+        let disk = scene.disk(1);
+        let table = files(&disk).into_iter().find(|file| file.extension().is_none()).unwrap();
+        lose_one(&disk, &table);
+        scene.start(1);
+        assert!(scene.until(60 * SECOND, |scene| has_image(scene, 1, at)));
+        assert!(scene.until(60 * SECOND, |scene| !has_image(scene, 1, at)));
+        scene.run_for(20 * SECOND);
+        assert!((2..=NODES).all(|n| has_image(&scene, n, at)), "theirs are what they say");
+        let is_newer = |scene: &Scene| {
+            half(scene, 1).is_some_and(|one| one.images.iter().any(|image| image.index.0 > at))
+        };
+        assert!(scene.until(300 * SECOND, is_newer), "images are asked for again");
+    });
+    let told: Vec<String> = told.iter().map(|event| event.to_string()).collect();
+    let is_said = |words: &str| told.iter().any(|event| event.contains(words));
+    assert!(is_said("view.image-given-up") && is_said("are not those that it says"), "{told:?}");
+    assert!(trial.happened().contains_key("an image that somebody doubted was wrong"));
 }

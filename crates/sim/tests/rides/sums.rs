@@ -114,6 +114,77 @@ fn a_rider_hears_at_the_end_what_its_image_has_and_finds_what_it_lacks() {
     }
 }
 
+/// Sums are of all that a view holds: who is sent less of it was sent them all the same, eight kilobytes for nothing.
+#[test]
+fn who_filters_is_told_no_sums() {
+    let (mut world, mut asks, _) = filled(3);
+    mark(&world, &mut asks);
+    let at = Some(Index(images(&world)[0]));
+    let all = msg::Board { at, ..all_of(disk_view()) };
+    // A part is none of its own: what it has is compared by sub-range.
+    let part = msg::Board { high: 1 << 31, ..all.clone() };
+    for board in [all.clone(), part, msg::Board { versions: false, ..all.clone() }] {
+        assert!(!ridden(&mut world, &board).1.is_empty(), "{board:?}");
+    }
+    for board in [
+        msg::Board { keys_only: true, ..all.clone() },
+        msg::Board { since: Index(1), versions: false, ..all.clone() },
+        msg::Board { below: Some(Index(1 << 40)), ..all.clone() },
+        msg::Board { collections: Some(vec![1]), ..all.clone() },
+        msg::Board { collections: Some(vec![2]), fields: Some(vec!["f".into()]), ..all },
+    ] {
+        assert!(ridden(&mut world, &board).1.is_empty(), "{board:?}");
+    }
+    world.views.end().unwrap();
+}
+
+/// Who found an image wrong, by the sums of what came of it, told nobody: it was ridden on, views began with it, and it
+/// counted for the trim of the log. Its node looks when it is told, and believes nobody but itself.
+#[test]
+fn an_image_that_a_rider_doubts_is_used_no_more_if_it_is_wrong() {
+    let (mut world, mut asks, model) = filled(4);
+    mark(&world, &mut asks);
+    let at = Index(images(&world)[0]);
+    let doubt = |asks: &mut Asks, index: Index| {
+        asks.now(wire::OP_RIDE_DOUBT, &msg::Doubt { view: disk_view(), index }, &[]);
+    };
+    doubt(&mut asks, at);
+    doubt(&mut asks, Index(at.0 + 1));
+    world.node.pump();
+    assert_eq!(images(&world), [at.0], "it is what it says of itself");
+    let files = image_files(&world);
+    let table = files.iter().find(|file| file.extension().is_none()).unwrap();
+    lose_one(&world.disk, table);
+    drop(asks);
+    // Tables are read at the start.
+    world = world.restarted(2);
+    world.node.pump();
+    asks = world.connect();
+    assert_eq!(images(&world), [at.0], "nobody has found out");
+    let board = msg::Board { at: Some(at), ..all_of(disk_view()) };
+    let (slabs, told) = ridden(&mut world, &board);
+    let mut tally = Tally::default();
+    tally.said(Range::ALL, &msg::Ended::from_bytes(&told).unwrap().sums);
+    for (header, columns) in &slabs {
+        tally.came(&Reader::new(header, columns).unwrap()).unwrap();
+    }
+    assert_eq!(tally.compared(&[Range::ALL], true).differing, [0xff]);
+    let ((), events) = events::told_by(|| {
+        doubt(&mut asks, at);
+        world.node.pump();
+    });
+    assert_eq!(images(&world), [0; 0], "nobody begins with it, or rides it");
+    let events: Vec<String> = events.iter().map(|event| event.to_string()).collect();
+    let is_said = |event: &String| {
+        event.contains("view.image-given-up") && event.contains("with hashes ff are not those")
+    };
+    assert!(events.iter().any(is_said), "{events:?}");
+    mark(&world, &mut asks);
+    assert!(images(&world)[0] > at.0, "the next mark makes another one");
+    check(&world, &disk_view(), &model, "the view");
+    world.views.end().unwrap();
+}
+
 /// Views began with whatever came: an item that was missing from an image was missing from every view that began with
 /// it. It is found before the view counts, the image is used no more, and others are.
 #[test]

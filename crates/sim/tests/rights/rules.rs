@@ -324,6 +324,7 @@ impl Part {
         };
         let sum = view::Sum { view: disk_view(&topic()), low: 0, high: 1, reached, at };
         let horizon = view::Horizon { topic: topic(), call: call(), index: Index(0) };
+        let doubt = view::Doubt { view: disk_view(&topic()), index: Index(9) };
         vec![
             (wire::OP_VIEW_CATALOG, topic().to_bytes(), looks),
             (wire::OP_VIEW_SESSION, topic().to_bytes(), changes),
@@ -341,6 +342,7 @@ impl Part {
             (wire::OP_VIEW_SUM, sum.to_bytes(), looks),
             (wire::OP_VIEW_STATUS, topic().to_bytes(), looks),
             (wire::OP_RIDE_BEGIN, board.to_bytes(), looks),
+            (wire::OP_RIDE_DOUBT, doubt.to_bytes(), looks),
         ]
     }
 

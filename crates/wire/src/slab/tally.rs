@@ -40,6 +40,11 @@ pub fn runs(ranges: &[Range]) -> Vec<Range> {
 }
 
 impl Tally {
+    /// Of a ride that goes on, of which this came before.
+    pub fn behind(came: Sums) -> Tally {
+        Tally { came, said: Vec::new() }
+    }
+
     /// A slab was received, with all values: older versions, too, or of all slabs the newest alone.
     pub fn came(&mut self, slab: &Reader<'_>) -> Result<()> {
         self.came.add_slab(slab)

@@ -222,6 +222,9 @@ impl Items {
     ) -> Result<Option<msg::Boarded>, Error> {
         let begun = visitor.ask(gateway, wire::OP_RIDE_BEGIN, board.to_bytes(), None).await?;
         let boarded = msg::Boarded::from_bytes(&begun.meta).expect("what was answered");
+        if let Err(e) = boarded.check_front(&begun.body) {
+            visitor.violate(&format!("a ride at n{gateway}: {e}"));
+        }
         let riding = self.horizons.rides(gateway, boarded.index, board.at.is_none());
         if !may_begin(&boarded, &begun.body) {
             return Ok(None);
