@@ -77,6 +77,8 @@ pub(crate) struct Ask<'a> {
 pub struct Client {
     options: CacheClientOptions,
     ring: Ring,
+    /// Who has the keys of dead servers meanwhile, numbered behind those of `ring`; for lookasides.
+    gutter: Option<Gutter>,
     links: Links,
     poller: Poller,
     events: Events,
@@ -88,6 +90,12 @@ pub struct Client {
     passed: Vec<u32>,
     /// What single operations use.
     single: Batch,
+}
+
+struct Gutter {
+    ring: Ring,
+    /// Its first server.
+    first: u32,
 }
 
 impl Client {
@@ -128,6 +136,25 @@ impl Client {
         Client::with_targets(members, targets, options, clock)
     }
 
+    /// A client of these servers, and of those of a gutter, which are numbered behind them. Nothing that
+    /// [`Client::run`] carries out goes to the gutter.
+    pub(crate) fn with_gutter(
+        members: &[Member],
+        gutter: &[Member],
+        options: CacheClientOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Client> {
+        let all = [members, gutter].concat();
+        let mut client = Client::with_clock(&all, options, clock)?;
+        if !gutter.is_empty() {
+            let hashing = client.options.hashing;
+            client.ring = Ring::new(members, hashing);
+            let (ring, first) = (Ring::new(gutter, hashing), members.len() as u32);
+            client.gutter = Some(Gutter { ring, first });
+        }
+        Ok(client)
+    }
+
     fn with_targets(
         members: &[Member],
         targets: Vec<Option<TlsTarget>>,
@@ -143,6 +170,7 @@ impl Client {
         let links = Links::new(addresses, options.fleet, clock, 0, absences).with_tls(targets);
         Ok(Client {
             ring: Ring::new(members, options.hashing),
+            gutter: None,
             chains: vec![(NONE, NONE); 2 * members.len()],
             links,
             poller: Poller::new().map_err(failed)?,
@@ -223,6 +251,30 @@ impl Client {
     /// The server of a key, dead or not.
     pub(crate) fn server_of(&self, key: &[u8]) -> u32 {
         self.ring.find(key).expect("a client has a server")
+    }
+
+    /// The server that has a key now: its own, or one of the gutter while that is dead.
+    pub(crate) fn place_of(&self, key: &[u8]) -> u32 {
+        let own = self.server_of(key);
+        match &self.gutter {
+            Some(gutter) if !self.links.fleet.is_up(own) => {
+                gutter.first + gutter.ring.find(key).expect("a gutter has a server")
+            }
+            _ => own,
+        }
+    }
+
+    /// Whether a server is one of the gutter.
+    pub(crate) fn is_gutter(&self, server: u32) -> bool {
+        self.gutter.as_ref().is_some_and(|gutter| server >= gutter.first)
+    }
+
+    pub(crate) fn has_gutter(&self) -> bool {
+        self.gutter.is_some()
+    }
+
+    pub(crate) fn are_all_up(&self) -> bool {
+        self.links.fleet.are_all_up()
     }
 
     /// See [`fleet::Fleet::ended`].

@@ -9,12 +9,14 @@ pub mod standing;
 use crate::batch::{self, Answer, Batch};
 use crate::client::{Ask, CacheClientOptions, Client, Failover};
 use crate::fleet::Outcome;
+use crate::ring::Member;
 use crate::wire::Shape;
 use holdfast_base::{Error, Result};
-use holdfast_env::event;
+use holdfast_env::{RealClock, event, planted};
 pub use lookup::LookasideCounts;
 use lookup::{Fill, Filled, Lookup, Rules};
 use standing::{Given, Standing, lease_key, nobody_gives};
+use std::sync::Arc;
 
 /// What invalidations leave of a key, in all servers of a lookaside: as whoever invalidates was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +46,11 @@ pub struct LookasideOptions {
     /// The pool by whose leases (`holdfast invalidate run --server-lease`) servers count: of one without, keys are
     /// loaded, and nothing is stored. Nothing has all count.
     pub server_lease: Option<String>,
+    /// Servers that have the keys of dead ones meanwhile, as [`Client::new`] takes them. Whoever invalidates tells them
+    /// everything, too (`gutter` of the pool in its file of routes), or what they have is old.
+    pub gutter: Vec<String>,
+    /// Seconds that values live there, if not less.
+    pub gutter_expiry_s: u32,
 }
 
 impl Default for LookasideOptions {
@@ -55,6 +62,8 @@ impl Default for LookasideOptions {
             invalidated: Invalidated::Deleted,
             refresh_s: 0,
             server_lease: None,
+            gutter: Vec::new(),
+            gutter_expiry_s: 10,
         }
     }
 }
@@ -95,25 +104,38 @@ impl Lookaside {
         if options.lease_s < LEASE_S_MIN {
             return wrong("`lease_s` is too short: give 2 seconds or more");
         }
-        if [options.expiry_s, options.lease_s, options.refresh_s].iter().any(|s| *s > EXPIRY_S_MAX)
-        {
+        let times = [options.expiry_s, options.lease_s, options.refresh_s, options.gutter_expiry_s];
+        if times.iter().any(|s| *s > EXPIRY_S_MAX) {
             return wrong("a time is longer than 30 days: servers would take it for a date");
+        }
+        if options.gutter_expiry_s == 0 {
+            return wrong("`gutter_expiry_s` is 0, which is for ever: give 1 second or more");
         }
         if client.failover != Failover::None {
             return wrong(
                 "with `Failover::NextServer` a key has several servers: leave `failover` at `None`, keys of \
-                 dead servers are loaded",
+                 dead servers are loaded, or are in the `gutter`",
             );
+        }
+        let members =
+            servers.iter().map(|s| Member::parse(s.as_ref())).collect::<Result<Vec<Member>>>()?;
+        let gutter =
+            options.gutter.iter().map(|s| Member::parse(s)).collect::<Result<Vec<Member>>>()?;
+        let is_own = |of: &&Member| members.iter().any(|m| m.host == of.host && m.port == of.port);
+        if let Some(both) = gutter.iter().find(is_own) {
+            return wrong(&format!(
+                "`{both}` is a server and in the gutter, too: its own keys have to go elsewhere when it is dead"
+            ));
         }
         let leases = options.server_lease.as_deref().map(|pool| Leases {
             key: lease_key(pool),
-            standing: Standing::new(servers.len()),
+            standing: Standing::new(members.len() + gutter.len()),
             given: Given::default(),
         });
         if let Some(Leases { key, .. }) = &leases {
             batch::check(key)?;
         }
-        let client = Client::new(servers, client)?;
+        let client = Client::with_gutter(&members, &gutter, client, Arc::new(RealClock::new()))?;
         let counts = LookasideCounts::default();
         let (request, gets) = (Vec::new(), Batch::new());
         Ok(Lookaside { client, options, counts, request, gets, leases })
@@ -164,7 +186,7 @@ impl Lookaside {
         load: &mut impl FnMut(&[usize]) -> Result<Vec<Option<Vec<u8>>>>,
     ) -> Result<()> {
         self.look_at_leases()?;
-        self.leave_out(lookup, keys);
+        self.choose(lookup, keys)?;
         self.get_first(lookup, keys)?;
         while !lookup.is_done() {
             let asks = lookup.to_ask(self.client.now_ns());
@@ -216,27 +238,35 @@ impl Lookaside {
         Ok(())
     }
 
-    /// Has the keys of servers loaded that do not count.
-    fn leave_out<K: AsRef<[u8]>>(&self, lookup: &mut Lookup, keys: &[K]) {
-        if self.all_count() {
-            return;
+    /// Has the keys of servers loaded that do not count, and those of dead ones asked for in the gutter.
+    fn choose<K: AsRef<[u8]>>(&mut self, lookup: &mut Lookup, keys: &[K]) -> Result<()> {
+        let has_gutter = self.client.has_gutter();
+        if has_gutter {
+            // Which are dead now.
+            self.client.refresh()?;
+        }
+        if self.all_count() && (!has_gutter || self.client.are_all_up()) {
+            return Ok(());
         }
         for (number, key) in keys.iter().enumerate() {
-            if !self.is_counted(key.as_ref()) {
+            let server = self.client.place_of(key.as_ref());
+            if !self.counts_now(server) {
                 lookup.leave_out(number);
+            } else if self.client.is_gutter(server) {
+                lookup.ask_only(number);
             }
         }
+        Ok(())
     }
 
     fn all_count(&self) -> bool {
         self.leases.as_ref().is_none_or(|leases| leases.standing.all_count(self.client.now_ns()))
     }
 
-    /// Whether the server of a key counts, of what it has just said.
-    fn is_counted(&self, key: &[u8]) -> bool {
-        self.leases.as_ref().is_none_or(|leases| {
-            leases.standing.counts(self.client.server_of(key), self.client.now_ns())
-        })
+    /// Whether a server counts, of what it has just said.
+    fn counts_now(&self, server: u32) -> bool {
+        let now_ns = || self.client.now_ns();
+        self.leases.as_ref().is_none_or(|leases| leases.standing.counts(server, now_ns()))
     }
 
     /// Takes what plain gets find, where that is good enough.
@@ -254,7 +284,10 @@ impl Lookaside {
         for (number, answer) in numbers.iter().zip(self.gets.answers()) {
             let found = match answer {
                 // What came too late to be believed is asked for again.
-                Answer::Hit { .. } if !all_count && !self.is_counted(keys[*number].as_ref()) => {
+                Answer::Hit { .. }
+                    if !all_count
+                        && !self.counts_now(self.client.server_of(keys[*number].as_ref())) =>
+                {
                     None
                 }
                 Answer::Hit { data, flags, .. } => Some((data, flags)),
@@ -265,7 +298,7 @@ impl Lookaside {
         Ok(())
     }
 
-    /// Asks the servers of some keys, all at once.
+    /// Asks the servers of some keys, all at once; the gutter for those of dead ones.
     fn ask<K: AsRef<[u8]>>(
         &mut self,
         lookup: &mut Lookup,
@@ -278,9 +311,12 @@ impl Lookaside {
         self.client.refresh()?;
         let mut by_server: Vec<(u32, usize)> = numbers
             .iter()
-            .map(|number| (self.client.server_of(keys[*number].as_ref()), *number))
+            .map(|number| (self.client.place_of(keys[*number].as_ref()), *number))
             .collect();
         by_server.sort_unstable();
+        for (server, number) in &by_server {
+            lookup.asked_at(*number, *server, self.client.is_gutter(*server));
+        }
         let parts: Vec<&[(u32, usize)]> = by_server
             .chunk_by(|one, other| one.0 == other.0)
             .flat_map(|of| of.chunks(KEYS_PER_REQUEST))
@@ -288,12 +324,14 @@ impl Lookaside {
         let mut ended = Vec::with_capacity(parts.len());
         for (ticket, part) in parts.iter().enumerate() {
             self.request.clear();
+            let server = part[0].0;
+            // In the gutter every value has little time left.
+            let refresh_s = if self.client.is_gutter(server) { 0 } else { self.options.refresh_s };
             for (_, number) in *part {
-                let (lease_s, refresh_s) = (self.options.lease_s, self.options.refresh_s);
+                let lease_s = self.options.lease_s;
                 command::ask(keys[*number].as_ref(), lease_s, refresh_s, &mut self.request);
             }
             self.request.extend_from_slice(command::END);
-            let server = part[0].0;
             ended.push(self.client.ended(server));
             self.client.ask(&Ask {
                 server,
@@ -305,8 +343,17 @@ impl Lookaside {
         }
         let now_ns = self.client.now_ns();
         let leases = self.leases.as_ref().map(|leases| (&leases.standing, self.client.clock()));
+        // A server of the gutter has nobody in its place.
+        let may_move: Vec<bool> = parts
+            .iter()
+            .map(|part| self.client.has_gutter() && !self.client.is_gutter(part[0].0))
+            .collect();
         self.client.settle(parts.len(), |ticket, outcome| {
             let (part, ended) = (parts[ticket as usize], ended[ticket as usize]);
+            if matches!(outcome, Outcome::Dead { .. }) && may_move[ticket as usize] {
+                part.iter().for_each(|(_, number)| lookup.died(*number, ended, now_ns));
+                return;
+            }
             let counts = leases
                 .as_ref()
                 .is_none_or(|(standing, clock)| standing.counts(part[0].0, clock.monotonic_ns()));
@@ -326,6 +373,15 @@ impl Lookaside {
         })
     }
 
+    /// How long a value lives in the gutter: its own server may be back any moment, and then nobody reads it there.
+    fn gutter_expiry_s(&self) -> u32 {
+        let LookasideOptions { expiry_s, gutter_expiry_s, .. } = self.options;
+        if planted!("lookaside.gutter-for-ever") {
+            return expiry_s;
+        }
+        if expiry_s == 0 { gutter_expiry_s } else { expiry_s.min(gutter_expiry_s) }
+    }
+
     /// Stores what was loaded with tokens, and gives back those that are not used.
     fn fill<K: AsRef<[u8]>>(&mut self, lookup: &mut Lookup, keys: &[K]) -> Result<()> {
         let fills: Vec<Fill<'_>> = lookup.fills();
@@ -338,9 +394,13 @@ impl Lookaside {
         for fill in &fills {
             let key = keys[fill.number].as_ref();
             self.request.clear();
-            command::fill(fill, key, self.options.expiry_s, &mut self.request);
+            let expiry_s = match self.client.is_gutter(fill.server) {
+                true => self.gutter_expiry_s(),
+                false => self.options.expiry_s,
+            };
+            command::fill(fill, key, expiry_s, &mut self.request);
             self.client.ask(&Ask {
-                server: self.client.server_of(key),
+                server: fill.server,
                 shape: Shape::Meta,
                 ticket: fill.number as u64,
                 bytes: &self.request,

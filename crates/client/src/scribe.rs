@@ -1,7 +1,7 @@
 //! Scribe's categories, from the client's side: batches to a topic, and out of it; readers of messages. What is
 //! in a batch that is brought is for who makes it to know.
 
-use crate::client::{Client, decode};
+use crate::client::{Client, Ticket, decode};
 use holdfast_base::codec::put_bytes;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
@@ -34,6 +34,22 @@ impl Client {
         self.scribe_carry(categories, &[&body], batches.len())
     }
 
+    /// As [`Client::scribe_append`], without waiting: several may be under way, and are taken in their order.
+    /// [`Client::scribe_positions`] waits.
+    pub fn scribe_submit(&mut self, categories: Vec<String>, batches: &[&[u8]]) -> Result<Ticket> {
+        let mut body = Vec::with_capacity(batches.iter().map(|batch| 4 + batch.len()).sum());
+        batches.iter().for_each(|batch| put_bytes(&mut body, batch));
+        let ticket = self.submit(wire::OP_SCRIBE_APPEND, &msg::Append { categories }, &[&body])?;
+        self.push();
+        Ok(ticket)
+    }
+
+    /// Where spools are, once `count` batches that were submitted came to their topics.
+    pub fn scribe_positions(&mut self, ticket: Ticket, count: usize) -> Result<Vec<msg::Position>> {
+        let answer: msg::Positions = decode(&self.wait(ticket)?)?;
+        counted(answer.positions, count)
+    }
+
     /// As [`Client::scribe_append`], of `count` batches that lie in several bodies already, each batch behind
     /// its length (u32).
     pub fn scribe_carry(
@@ -44,8 +60,7 @@ impl Client {
     ) -> Result<Vec<msg::Position>> {
         let append = msg::Append { categories };
         let ticket = self.submit(wire::OP_SCRIBE_APPEND, &append, bodies)?;
-        let answer: msg::Positions = decode(&self.wait(ticket)?)?;
-        counted(answer.positions, count)
+        self.scribe_positions(ticket, count)
     }
 
     /// Where a spool is in each of these categories.

@@ -4,6 +4,7 @@
 mod behind;
 mod ends;
 pub mod event;
+mod follower;
 pub mod rows;
 mod server;
 mod source;
@@ -16,14 +17,13 @@ pub use source::MariaDb;
 use crate::gate::{Change, Mark};
 use crate::map::Map;
 use crate::position::{Gtid, Gtids, Place, Position};
-use ends::{Ends, Known};
-use event::Event;
+use ends::Known;
+use follower::{Follower, Said};
 use futures_core::Stream;
 use holdfast_base::{Error, Result};
 use holdfast_env::runtime::within;
 use mysql_async::prelude::Queryable;
 use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, Value};
-use rows::Rows;
 use server::failed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -238,7 +238,7 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
     let doing = format!("read the row log behind `{from}`");
     let (_, behind) = end(&mut conn).await?;
     let (gtids, before) = end(&mut conn).await?;
-    let ends = Ends::new(Known::new(gtids, behind, before, files(&mut conn).await?));
+    let follower = Follower::new(Known::new(gtids, behind, before, files(&mut conn).await?));
     let ask = async {
         // 4: knows MariaDB's transaction ids, and holes in them.
         conn.query_drop("SET @mariadb_slave_capability = 4").await?;
@@ -248,18 +248,13 @@ pub async fn follow(mut conn: Conn, from: &Gtids, server_id: u32) -> Result<Log>
         conn.get_binlog_stream(BinlogStreamRequest::new(server_id).with_pos(4)).await
     };
     let stream = ask.await.map_err(|e| failed(&doing, &e))?;
-    Ok(Log { stream, rows: Rows::default(), ends, begun: 0, bytes: 0 })
+    Ok(Log { stream, follower })
 }
 
 /// A row log that is read.
 pub struct Log {
     stream: BinlogStream,
-    rows: Rows,
-    ends: Ends,
-    /// Where the last transaction began in its file.
-    begun: u64,
-    /// Of transactions.
-    bytes: u64,
+    follower: Follower,
 }
 
 impl Log {
@@ -277,33 +272,15 @@ impl Log {
             let read =
                 event.ok_or_else(|| Error::retry(format!("{doing}: the database ended it")))??;
             let header = read.header();
-            let kind = header.event_type_raw();
-            if kind == event::kind::GTID
-                && let Ok((sequence, domain, _)) = event::gtid(read.data())
-            {
-                self.ends.begins(Gtid { domain, server: header.server_id(), sequence });
-            }
-            let event = Event {
-                kind,
-                changed_s: header.timestamp().into(),
+            let said = Said {
+                kind: header.event_type_raw(),
+                changed_s: header.timestamp(),
                 server: header.server_id(),
-                end: self.ends.end(kind, header.log_pos()),
+                end: header.log_pos(),
+                bytes: header.event_size(),
                 data: read.data(),
             };
-            let mut change = self.rows.take(&event, map)?;
-            self.ends.goes_on_in(self.rows.file());
-            if let Some((change, _)) = &change {
-                // By places: remarks lie between, and are not sent.
-                self.bytes += change.mark.end.offset.saturating_sub(self.begun);
-            }
-            if event.kind == event::kind::GTID {
-                self.begun = event.end.saturating_sub(header.event_size().into());
-            }
-            if let Some((change, _)) = &mut change {
-                let At { gtid, end } = change.mark.clone();
-                change.mark.end = self.ends.place(gtid, end);
-            }
-            if let Some(change) = change {
+            if let Some(change) = self.follower.take(&said, map)? {
                 return Ok(change);
             }
         }
@@ -311,7 +288,7 @@ impl Log {
 
     /// What the transactions that were read take in the log.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.follower.bytes()
     }
 }
 

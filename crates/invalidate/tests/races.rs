@@ -77,10 +77,12 @@ struct Invalidator {
 
 struct Reader {
     lookup: Lookup,
+    /// Which was asked last.
     server: usize,
-    ended: u64,
-    /// Rows of before this one must not be returned.
-    least: u64,
+    /// Its key's own server did not answer it.
+    has_died: bool,
+    /// Rows of before these must not be returned, by the server that they come from.
+    least: [u64; SERVERS],
     is_reading: bool,
 }
 
@@ -131,8 +133,8 @@ impl World {
         let reader = || Reader {
             lookup: Lookup::new(1, RULES, 0),
             server: 0,
-            ended: 0,
-            least: 0,
+            has_died: false,
+            least: [0; SERVERS],
             is_reading: false,
         };
         World {
@@ -292,19 +294,19 @@ impl World {
     fn read(&mut self, number: usize) -> Result<(), String> {
         let with_tokens = self.with_tokens;
         if !self.readers[number].is_reading {
-            let server = usize::from(self.servers[0].is_away);
-            if server == 1 {
-                self.count("gutter");
+            let least = std::array::from_fn(|server| self.servers[server].confirmed);
+            let mut lookup = Lookup::new(1, RULES, self.now_ns);
+            // What is known to be dead is not asked at all; it may also die later.
+            if self.servers[0].is_away && self.draw(2) == 0 {
+                lookup.ask_only(0);
             }
-            let of = &self.servers[server];
-            let (ended, least) = (of.ended, of.confirmed);
-            let lookup = Lookup::new(1, RULES, self.now_ns);
-            self.readers[number] = Reader { lookup, server, ended, least, is_reading: true };
+            let (server, has_died, is_reading) = (0, false, true);
+            self.readers[number] = Reader { lookup, server, has_died, least, is_reading };
             return Ok(());
         }
         let reader = &mut self.readers[number];
-        let of = &mut self.servers[reader.server];
         if !reader.lookup.to_get().is_empty() {
+            let of = &self.servers[0];
             let found = of.item.as_ref().filter(|_| !of.is_away);
             reader.lookup.got(0, found.map(|item| (&item.data[..], 0)), self.now_ns);
         } else {
@@ -312,21 +314,12 @@ impl World {
                 self.now_ns = self.now_ns.max(at_ns);
             }
             if !reader.lookup.to_ask(self.now_ns).is_empty() {
-                let said = (!of.is_away).then(|| of.ask());
-                let item = said.as_ref().map(|(item, is_won)| Item {
-                    data: &item.data,
-                    flags: 0,
-                    cas: item.cas,
-                    is_won: *is_won,
-                    is_promised: item.is_promised,
-                    is_stale: false,
-                });
-                reader.ended = of.ended;
-                reader.lookup.answered(0, item, of.ended, self.now_ns);
+                self.ask(number);
             } else if !reader.lookup.to_load().is_empty() {
                 reader.lookup.loaded(0, Some(self.shown.to_string().into_bytes()));
             } else {
                 let fill = reader.lookup.fills().pop().expect("it is loaded");
+                let of = &mut self.servers[fill.server as usize];
                 let is_over = of.is_away || fill.ended != of.ended;
                 let wanted = fill.cas.filter(|_| with_tokens);
                 let filled = match fill.value {
@@ -343,6 +336,35 @@ impl World {
         self.judge(number)
     }
 
+    /// Asks the key's own server, or the gutter where that is known to be away.
+    fn ask(&mut self, number: usize) {
+        let is_away = self.servers[0].is_away;
+        // Who has not heard of it asks the dead.
+        let knows = self.readers[number].has_died || self.draw(2) == 0;
+        let server = usize::from(is_away && knows);
+        let (reader, of) = (&mut self.readers[number], &mut self.servers[server]);
+        reader.server = server;
+        reader.lookup.asked_at(0, server as u32, server == 1);
+        if server == 0 && is_away {
+            reader.has_died = true;
+            reader.lookup.died(0, of.ended, self.now_ns);
+            return self.count("moved");
+        }
+        let said = (!of.is_away).then(|| of.ask());
+        let item = said.as_ref().map(|(item, is_won)| Item {
+            data: &item.data,
+            flags: 0,
+            cas: item.cas,
+            is_won: *is_won,
+            is_promised: item.is_promised,
+            is_stale: false,
+        });
+        reader.lookup.answered(0, item, of.ended, self.now_ns);
+        if server == 1 {
+            self.count("gutter");
+        }
+    }
+
     fn judge(&mut self, number: usize) -> Result<(), String> {
         let reader = &mut self.readers[number];
         if !reader.lookup.is_done() {
@@ -351,7 +373,7 @@ impl World {
         reader.is_reading = false;
         let lookup = std::mem::replace(&mut reader.lookup, Lookup::new(1, RULES, 0));
         let value = lookup.into_values().pop().flatten().unwrap_or_default();
-        let (row, least) = (row_of(&value), reader.least);
+        let (row, least) = (row_of(&value), reader.least[reader.server]);
         match row < least {
             true => Err(format!("row {row} was read after row {least} was confirmed")),
             false => Ok(()),
@@ -426,7 +448,7 @@ fn when_all_is_quiet_every_value_is_its_row_and_none_is_older_than_what_was_conf
     for seed in 0..SEEDS {
         run(seed, true, &mut seen).unwrap();
     }
-    for what in ["refused", "logged and not visible", "emptied", "overlapped", "gutter"] {
+    for what in ["refused", "logged and not visible", "emptied", "overlapped", "gutter", "moved"] {
         assert!(seen.get(what).is_some_and(|times| *times > 50), "never {what}: {seen:?}");
     }
     let wrong = (0..SEEDS).filter(|seed| run(*seed, false, &mut seen).is_err()).count();

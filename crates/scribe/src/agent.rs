@@ -2,6 +2,7 @@
 //! to the topics, through whichever node or carrier answers; and, where that is asked for, a port on which it
 //! carries for other agents. Ends when what it holds is delivered, or its time is up.
 
+mod window;
 mod words;
 
 use crate::batch::{Position, SpoolId};
@@ -29,8 +30,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use words::Words;
 
-/// Batches of one request.
-const WINDOW_BYTES: usize = 4 << 20;
 /// Categories of one question.
 const ASK_CATEGORIES: usize = 1000;
 /// Before a node is asked again after one could not be.
@@ -43,7 +42,6 @@ const REFUSED_REST: Duration = Duration::from_secs(10);
 /// Categories of which the door says why they take nothing.
 const DETAILS_MAX: usize = 10;
 
-const _: () = assert!(WINDOW_BYTES <= msg::APPEND_BYTES_MAX);
 const _: () = assert!(ASK_CATEGORIES <= msg::ASK_CATEGORIES_MAX);
 
 /// How an agent runs.
@@ -278,19 +276,7 @@ impl Shared {
     /// Sends what there is, from the front; whether something was delivered.
     fn forward(&self, hop: &mut Option<Hop>, mut without: BTreeSet<Category>) -> Result<bool> {
         let client = self.hops.reach(hop, |client| self.ask(client))?;
-        let mut delivered = 0;
-        let mut from = self.store.look(|core| core.first_to_send(&without));
-        while let Some(at) = from
-            && !self.stop.is_requested()
-        {
-            let (outgoing, next) = self.store.to_send(at, WINDOW_BYTES, &without)?;
-            if !outgoing.is_empty() {
-                self.say_begins(client, &outgoing)?;
-                delivered +=
-                    self.send(client, &outgoing.iter().collect::<Vec<_>>(), &mut without)?;
-            }
-            from = next;
-        }
+        let delivered = self.pass(client, &mut without)?;
         match self.is_denied.swap(false, Ordering::Relaxed) {
             // Another hop may have rights that this one has not.
             true => self.hops.failed(hop),
@@ -331,7 +317,7 @@ impl Shared {
             positions => positions?,
         };
         for (category, position) in some.iter().zip(positions) {
-            self.learn(category, &position, &mut BTreeSet::new())?;
+            self.learn(category, &position, None, &mut BTreeSet::new())?;
         }
         Ok(())
     }
@@ -345,7 +331,7 @@ impl Shared {
         }
     }
 
-    /// One request; how many batches their topics are known to have by it.
+    /// One request, and nothing else under way; how many batches their topics are known to have by it.
     fn send(
         &self,
         client: &mut Client,
@@ -375,16 +361,18 @@ impl Shared {
             positions => positions?,
         };
         for (one, position) in outgoing.iter().zip(&positions) {
-            delivered += self.learn(&one.category, position, without)?;
+            delivered += self.learn(&one.category, position, None, without)?;
         }
         Ok(delivered)
     }
 
-    /// Takes in an answer. A category that takes nothing now is left out of this pass.
+    /// Takes in an answer; `known`: before which message the topic was known to have everything when it was
+    /// asked, where others were under way. A category that takes nothing now is left out of this pass.
     fn learn(
         &self,
         category: &Category,
         position: &msg::Position,
+        known: Option<u64>,
         without: &mut BTreeSet<Category>,
     ) -> Result<usize> {
         if !position.refused.is_empty() {
@@ -402,7 +390,11 @@ impl Shared {
         }
         self.refused.held().remove(category);
         let position = Position { next: position.next, checksum: position.checksum };
-        match self.store.learn(category, position) {
+        let progress = match known {
+            Some(known) => self.store.hear(category, position, known),
+            None => self.store.learn(category, position),
+        };
+        match progress {
             Progress::Has(batches) => Ok(batches),
             Progress::Behind => {
                 without.insert(category.clone());

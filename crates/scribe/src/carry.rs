@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What waits to be carried, of all agents together; past it the one of whom most waits makes way.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
-/// Requests of one connection that wait: an agent sends one after the other.
+/// Requests of one connection that wait: more than an agent has under way, with a word of its spool's.
 pub const REQUESTS_OF_ONE_MAX: usize = 4;
 /// What a request takes beside its batches.
 const REQUEST_BYTES: usize = 1 << 10;

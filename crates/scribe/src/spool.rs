@@ -389,6 +389,16 @@ impl Spool {
         Progress::Has(delivered.len())
     }
 
+    /// As [`Spool::learn`], of an answer to what was asked when the topic was known to have everything before
+    /// message `known`. Several requests are under way at once, so it may be older than one that came first.
+    pub fn hear(&mut self, category: &Category, position: Position, known: u64) -> Progress {
+        let is_old = (known..self.delivered(category).next).contains(&position.next);
+        match is_old && !planted!("scribe.old-answers-alarm") {
+            true => Progress::Has(0),
+            false => self.learn(category, position),
+        }
+    }
+
     /// Whether a batch, which this entry holds, is to be sent.
     pub fn wants_to_send(&self, index: Index, head: &Head) -> bool {
         !self.streams[&head.category].is_copied && self.is_pending(index, head)

@@ -251,6 +251,14 @@ impl Store {
         progress
     }
 
+    /// As [`Store::learn`], of an answer that may be older than others; see [`Spool::hear`].
+    pub fn hear(&self, category: &Category, position: Position, known: u64) -> Progress {
+        let mut core = self.core.held();
+        let progress = core.hear(category, position, known);
+        self.went(core);
+        progress
+    }
+
     /// Something has left: whoever waits for it hears of it, and files are given up when it is worth it.
     fn went(&self, core: MutexGuard<'_, Spool>) {
         let given_up = core.given_up_bytes();

@@ -6,8 +6,20 @@ use holdfast_sim::on_a_deep_stack;
 use holdfast_sim::world::{Report, Schedule, run};
 use std::collections::BTreeSet;
 
+/// In so many a rule that is broken on purpose is noticed.
+const SCHEDULES_MAX: u64 = 12;
+
 fn with_agents(seed: u64, planted: &[&str]) -> Report {
-    let guests = vec![guests::scribe as guests::Make];
+    with(guests::scribe, seed, planted)
+}
+
+fn seeds() -> u64 {
+    let seeds = std::env::var("HOLDFAST_SCRIBE_SEEDS").ok().and_then(|n| n.parse().ok());
+    seeds.unwrap_or(4)
+}
+
+fn with(guest: guests::Make, seed: u64, planted: &[&str]) -> Report {
+    let guests = vec![guest];
     let planted = planted.iter().map(|bug| bug.to_string()).collect();
     let schedule = Schedule { guests, planted, ..Schedule::new(seed) };
     on_a_deep_stack(|| run(&schedule))
@@ -16,9 +28,8 @@ fn with_agents(seed: u64, planted: &[&str]) -> Report {
 /// Batches come twice, late and by two ways, through nodes that die.
 #[test]
 fn messages_of_agents_are_read_once_and_in_their_order() {
-    let seeds = std::env::var("HOLDFAST_SCRIBE_SEEDS").ok().and_then(|n| n.parse().ok());
     let mut seen = BTreeSet::new();
-    for seed in 1..=seeds.unwrap_or(4) {
+    for seed in 1..=seeds() {
         let report = with_agents(seed, &[]);
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
         seen.extend(report.seen.into_keys());
@@ -37,10 +48,28 @@ fn messages_of_agents_are_read_once_and_in_their_order() {
     }
 }
 
+/// Whoever is slower than its category's limits goes on behind what was given up, and misses nothing else.
+#[test]
+fn a_reader_that_is_overtaken_goes_on_where_there_is_something() {
+    let mut seen = BTreeSet::new();
+    for seed in 1..=seeds() {
+        let report = with(guests::overtaken, seed, &[]);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        seen.extend(report.seen.into_keys());
+    }
+    assert!(seen.contains("a reader crossed a trim"), "{seen:?}");
+}
+
+/// As a gap that nobody is told of.
+#[test]
+fn messages_that_a_reader_is_not_shown_are_noticed() {
+    let violations = |seed| with(guests::overtaken, seed, &["scribe.read-skips"]).violations;
+    assert!((1..=SCHEDULES_MAX).any(|seed| !violations(seed).is_empty()), "they go unnoticed");
+}
+
 /// A check that never fails checks nothing: each rule of how messages travel, broken on purpose, is noticed within
 /// so many schedules.
 fn notices(bug: &str) {
-    const SCHEDULES_MAX: u64 = 12;
     let violations = |seed| with_agents(seed, &[bug]).violations;
     assert!((1..=SCHEDULES_MAX).any(|seed| !violations(seed).is_empty()), "{bug} goes unnoticed");
 }

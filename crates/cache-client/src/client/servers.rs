@@ -157,10 +157,10 @@ impl Client {
         let mut request = Vec::new();
         for (at, (server, token)) in tokens.iter().enumerate() {
             request.clear();
-            let (cas, ended) = (Some(token.cas), token.ended);
-            let fill = Fill { number: at, value: Some(value), cas, ended };
+            let (server, cas, ended) = (*server, Some(token.cas), token.ended);
+            let fill = Fill { number: at, server, value: Some(value), cas, ended };
             command::fill(&fill, key, lives_s, &mut request);
-            let (server, ticket, bytes) = (*server, at as u64, &request[..]);
+            let (ticket, bytes) = (at as u64, &request[..]);
             let unless_ended = Some(ended);
             self.ask(&Ask { server, shape: Shape::Meta, ticket, bytes, unless_ended });
         }

@@ -34,6 +34,10 @@ impl Fleet {
         self.servers[server as usize].health == Health::Up
     }
 
+    pub fn are_all_up(&self) -> bool {
+        self.dead.is_empty()
+    }
+
     /// Asks over TCP whether a server lives, unless that is known from other requests soon.
     pub(super) fn probe(&mut self, server: u32, now_ns: u64) {
         if self.servers[server as usize].stream.is_awaited() {

@@ -175,7 +175,7 @@ mod tests {
         ask(b"k", 10, 0, &mut out);
         ask(b"l", 10, 5, &mut out);
         let value = Some(&b"new"[..]);
-        let with = Fill { number: 0, value, cas: Some(9), ended: 0 };
+        let with = Fill { number: 0, server: 0, value, cas: Some(9), ended: 0 };
         fill(&with, b"k", 60, &mut out);
         fill(&Fill { value: Some(b""), ..with }, b"k", 0, &mut out);
         fill(&Fill { value: None, ..with }, b"k", 60, &mut out);

@@ -63,6 +63,8 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill<'a> {
     pub number: usize,
+    /// Which gave the token: no other server's item is it good for.
+    pub server: u32,
     /// Nothing gives the token back: the database has no such row.
     pub value: Option<&'a [u8]>,
     /// The number that the item must have.
@@ -92,6 +94,8 @@ pub struct LookasideCounts {
     pub unguarded: u64,
     /// Of those, the keys of servers that did not count, having no lease.
     pub left_out: u64,
+    /// Asked for in the gutter, since their server was dead.
+    pub gutter: u64,
     pub filled: u64,
     pub refused: u64,
     pub fills_failed: u64,
@@ -114,6 +118,10 @@ enum State {
 #[derive(Clone, Debug)]
 struct Slot {
     state: State,
+    /// Which is asked, or was last.
+    server: u32,
+    /// Its server died while it was asked, and the gutter has the next question.
+    has_moved: bool,
     since_ns: u64,
     rest_ns: u64,
     /// Whether the item of the token has a value, old or not, that others may go on to use.
@@ -132,8 +140,15 @@ pub struct Lookup {
 impl Lookup {
     pub fn new(keys: usize, rules: Rules, now_ns: u64) -> Lookup {
         let state = if rules.gets_first { State::Get } else { State::Ask { at_ns: now_ns } };
-        let slot =
-            Slot { state, since_ns: now_ns, rest_ns: REST_LEAST_NS, has_old: false, value: None };
+        let slot = Slot {
+            state,
+            server: 0,
+            has_moved: false,
+            since_ns: now_ns,
+            rest_ns: REST_LEAST_NS,
+            has_old: false,
+            value: None,
+        };
         Lookup { rules, slots: vec![slot; keys], counts: LookasideCounts::default() }
     }
 
@@ -157,6 +172,14 @@ impl Lookup {
         (self.counts.left_out, self.counts.unguarded) =
             (self.counts.left_out + 1, self.counts.unguarded + 1);
         slot.state = State::Load(None);
+    }
+
+    /// A key's server is dead: the gutter is asked for it, and what a plain get says of it is not waited for.
+    pub fn ask_only(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        if slot.state == State::Get {
+            slot.state = State::Ask { at_ns: slot.since_ns };
+        }
     }
 
     /// Keys to get before anything is asked.
@@ -185,6 +208,27 @@ impl Lookup {
     /// Keys to ask their servers for, now.
     pub fn to_ask(&mut self, now_ns: u64) -> Vec<usize> {
         self.take(|s| matches!(s, State::Ask { at_ns } if at_ns <= now_ns), |_| State::Asked)
+    }
+
+    /// Which server a key is asked for; in the gutter, if its own is dead.
+    pub fn asked_at(&mut self, number: usize, server: u32, is_gutter: bool) {
+        let slot = &mut self.slots[number];
+        assert_eq!(slot.state, State::Asked, "a question");
+        self.counts.gutter += u64::from(is_gutter);
+        if !(slot.has_moved && planted!("lookaside.fills-elsewhere")) {
+            slot.server = server;
+        }
+    }
+
+    /// A key's own server died before it answered: whoever has its keys meanwhile is asked at once. One key moves
+    /// once, since a server that comes and goes would be asked for ever.
+    pub fn died(&mut self, number: usize, ended: u64, now_ns: u64) {
+        let slot = &mut self.slots[number];
+        if slot.has_moved {
+            return self.answered(number, None, ended, now_ns);
+        }
+        assert_eq!(slot.state, State::Asked, "the end of a question");
+        (slot.state, slot.has_moved) = (State::Ask { at_ns: now_ns }, true);
     }
 
     /// When the next key is to be asked for, if nothing else is to be done.
@@ -261,7 +305,8 @@ impl Lookup {
             let State::Fill(token) = slot.state else { return None };
             slot.state = State::Filling;
             let cas = (!planted!("lookaside.fills-without-tokens")).then_some(token.cas);
-            Some(Fill { number, value: slot.value.as_deref(), cas, ended: token.ended })
+            let (server, value) = (slot.server, slot.value.as_deref());
+            Some(Fill { number, server, value, cas, ended: token.ended })
         });
         due.collect()
     }

@@ -4,9 +4,11 @@
 use super::cache;
 use super::memcached::Memcached;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_cache_client::lookaside::standing::lease_key;
 use holdfast_cache_client::{CacheClientOptions, Client, Invalidated, Lookaside, LookasideOptions};
 use holdfast_env::tasks;
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -182,6 +184,83 @@ fn of_many_readers_one_loads() {
     });
 }
 
+/// What a server says to one meta command, in its first line.
+fn said(server: SocketAddr, command: &str) -> String {
+    let mut stream = TcpStream::connect(server).unwrap();
+    stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// Without a gutter all readers loaded what a dead server had, every time.
+#[test]
+fn while_a_server_is_dead_its_keys_are_in_the_gutter_and_told_what_changes() {
+    with_each(|start| {
+        let (gutter, _runs) = start();
+        let dead = cache().tcp_addresses()[0];
+        let marked = Invalidated::Marked { takes_stale: false };
+        for (stale_s, invalidated, expiry_s, most_s) in [
+            (0, Invalidated::Deleted, 0, 1000),
+            (30, marked, 3000, 1000),
+            (0, Invalidated::Deleted, 500, 500),
+        ] {
+            let options = LookasideOptions {
+                invalidated,
+                expiry_s,
+                gutter: vec![gutter.to_string()],
+                gutter_expiry_s: 1000,
+                ..LookasideOptions::default()
+            };
+            let [mut reader, mut other] = [(); 2].map(|()| lookaside(&[dead], options.clone()));
+            let key = format!("price:{stale_s}:{expiry_s}");
+            let key = key.as_bytes();
+            assert_eq!(reader.get(key, || row("1")).unwrap().unwrap(), b"1");
+            let text = String::from_utf8_lossy(key);
+            let left = said(gutter, &format!("mg {text} t"));
+            let left_s = left.strip_prefix("HD t").and_then(|s| s.parse::<u32>().ok());
+            assert!(left_s.is_some_and(|left_s| left_s > 0 && left_s <= most_s), "{left}");
+            for reader in [&mut reader, &mut other] {
+                assert_eq!(reader.get(key, is_cached).unwrap().unwrap(), b"1");
+            }
+            let mut invalidates = client(&[gutter]);
+            let got = other.get(key, is_cached).unwrap();
+            invalidates.invalidate(&[key], stale_s).unwrap();
+            let late = reader.get(key, || {
+                invalidates.invalidate(&[key], stale_s).unwrap();
+                row("2")
+            });
+            assert_eq!((got.unwrap(), late.unwrap().unwrap()), (b"1".to_vec(), b"2".to_vec()));
+            assert_eq!(other.get(key, || row("3")).unwrap().unwrap(), b"3");
+            assert_eq!(reader.get(key, is_cached).unwrap().unwrap(), b"3");
+            let counts = reader.counts();
+            assert_eq!((counts.filled, counts.refused, counts.unguarded), (1, 1, 0), "{counts:?}");
+        }
+    });
+}
+
+/// One that was told nothing for a while is no better than one that is dead.
+#[test]
+fn a_gutter_counts_by_its_lease() {
+    let gutter = cache();
+    let address = gutter.tcp_addresses()[0];
+    let options = LookasideOptions {
+        server_lease: Some("main".to_owned()),
+        gutter: vec![address.to_string()],
+        ..LookasideOptions::default()
+    };
+    let dead = cache().tcp_addresses()[0];
+    let mut reader = lookaside(&[dead], options.clone());
+    assert_eq!(reader.get(b"k", || row("1")).unwrap().unwrap(), b"1");
+    assert_eq!(reader.get(b"k", || row("2")).unwrap().unwrap(), b"2", "nothing was stored");
+    assert_eq!((reader.counts().left_out, reader.counts().gutter), (2, 0));
+    client(&[address]).set(&lease_key("main"), b"1", 0).unwrap();
+    let mut reader = lookaside(&[dead], options);
+    assert_eq!(reader.get(b"k", || row("3")).unwrap().unwrap(), b"3");
+    assert_eq!(reader.get(b"k", is_cached).unwrap().unwrap(), b"3");
+    assert_eq!((reader.counts().left_out, reader.counts().filled), (0, 1));
+}
+
 #[test]
 fn what_cannot_be_done_is_said_and_what_servers_cannot_do_is_loaded() {
     let address = cache().tcp_addresses()[0];
@@ -196,6 +275,23 @@ fn what_cannot_be_done_is_said_and_what_servers_cannot_do_is_loaded() {
     let short = LookasideOptions { lease_s: 1, ..LookasideOptions::default() };
     let refused = Lookaside::new(&["a:1"], CacheClientOptions::default(), short).err().unwrap();
     assert!(refused.message.contains("lease_s"), "{refused:?}");
+
+    for (servers, options, what) in [
+        (
+            vec!["a:1", "b:1"],
+            LookasideOptions { gutter: vec!["b:1".into()], ..LookasideOptions::default() },
+            "`b:1`",
+        ),
+        (
+            vec!["a:1"],
+            LookasideOptions { gutter_expiry_s: 0, ..LookasideOptions::default() },
+            "gutter_expiry_s",
+        ),
+    ] {
+        let refused = Lookaside::new(&servers, CacheClientOptions::default(), options);
+        let refused = refused.err().unwrap();
+        assert!(refused.kind == Kind::Invalid && refused.message.contains(what), "{refused:?}");
+    }
 
     // A value that no server takes is returned, and not kept.
     with_each(|start| {

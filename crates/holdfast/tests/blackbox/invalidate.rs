@@ -65,7 +65,7 @@ impl Shop {
     pub fn settle(&self) {
         let end = self.database.sql().ask::<String>("SELECT @@GLOBAL.gtid_binlog_pos").unwrap();
         until("every server has confirmed every change", || {
-            self.status() == Some((end[0].clone(), vec![0; self.caches.len()]))
+            self.status() == Some((end[0].clone(), self.nothing()))
         });
     }
 }

@@ -56,9 +56,8 @@ impl Shop {
         let end = lsn(&sql.one("SELECT pg_current_wal_insert_lsn()"));
         sql.run("UPDATE shop.marks SET n = n + 1");
         until("every server has confirmed every change", || {
-            self.status().is_some_and(|(position, behind)| {
-                lsn(&position) > end && behind == vec![0; self.caches.len()]
-            })
+            self.status()
+                .is_some_and(|(position, behind)| lsn(&position) > end && behind == self.nothing())
         });
     }
 

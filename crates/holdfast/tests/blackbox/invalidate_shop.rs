@@ -6,7 +6,7 @@ use super::common::{Scratch, free_port, until};
 use super::invalidate::{Shop, replica_of, shop};
 use super::mariadb::{SETTINGS, Sql};
 use super::memcached::Memcached;
-use super::shop::{ITEMS, Invalidator, Rows, assert_cached_is_true, draw, price};
+use super::shop::{Cache, ITEMS, Invalidator, Rows, assert_cached_is_true, draw, price};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -108,6 +108,7 @@ impl Writer {
 struct Ways {
     node: Endpoint,
     servers: Vec<String>,
+    gutter: Vec<String>,
     router: u16,
     primary: u16,
     replica: u16,
@@ -141,6 +142,8 @@ struct Story {
     /// Prices that were older than the newest, and not confirmed: the replica was behind.
     behind: AtomicU64,
     refused: AtomicU64,
+    /// Questions to the gutter.
+    gutter: AtomicU64,
     stale: Mutex<Vec<String>>,
 }
 
@@ -184,6 +187,7 @@ impl Story {
 
     /// Follows the pool's topic, as what it says of servers is confirmed. Entries may be trimmed before they are read.
     fn audit(&self, ways: &Ways) {
+        let servers = ways.servers.len() + ways.gutter.len();
         let mut client = NodeClient::connect(&ways.node, &ClientOptions::default()).unwrap();
         let mut next = Index(0);
         let mut positions: Vec<(Index, Gtids)> = Vec::new();
@@ -201,7 +205,7 @@ impl Story {
                     | Entry::Empty { position: Position::MariaDb(gtids), .. } => {
                         positions.push((entry.index, gtids));
                     }
-                    Entry::Confirmed { servers: all, .. } if all.len() == ways.servers.len() => {
+                    Entry::Confirmed { servers: all, .. } if all.len() == servers => {
                         let least = all.into_iter().map(|(_, next)| next).min().unwrap();
                         let known = positions.partition_point(|(index, _)| *index < least);
                         if let Some((_, gtids)) = positions.drain(..known).next_back() {
@@ -255,6 +259,7 @@ impl Story {
         }
         self.hits.fetch_add(reader.hits, Ordering::Relaxed);
         self.refused.fetch_add(reader.cache.counts().refused, Ordering::Relaxed);
+        self.gutter.fetch_add(reader.cache.counts().gutter, Ordering::Relaxed);
     }
 
     /// Waits until so much more was written, shown and confirmed.
@@ -282,7 +287,9 @@ struct Reader {
 impl Reader {
     fn new(tokens: Tokens, ways: &Ways) -> Reader {
         let clients = CacheClientOptions::default;
-        let options = LookasideOptions { lease_s: 2, patience_ms: 50, ..Default::default() };
+        let gutter = ways.gutter.clone();
+        let options =
+            LookasideOptions { lease_s: 2, patience_ms: 50, gutter, ..Default::default() };
         Reader {
             tokens,
             router: Client::new(&[format!("127.0.0.1:{}", ways.router)], clients()).unwrap(),
@@ -396,6 +403,12 @@ impl Parts<'_> {
         story.comes_to(50, 50, 50);
         self.shop.caches[round % 2].kill_and_start();
         story.comes_to(50, 50, 50);
+        // One that stays away: the gutter has its keys, and is told what changes.
+        self.shop.caches[round % 2].kill();
+        story.comes_to(100, 100, 0);
+        let port = self.shop.caches[round % 2].port;
+        self.shop.caches[round % 2] = Cache::start(port);
+        story.comes_to(50, 50, 50);
         // Two at once: the next invalidator tells a cache that has lost what it had confirmed.
         self.kill_invalidator();
         self.shop.caches[1 - round % 2].kill_and_start();
@@ -408,12 +421,15 @@ impl Parts<'_> {
 #[test]
 fn no_price_is_stale_while_each_part_dies_and_with_plain_sets_some_are() {
     let scratch = Scratch::new();
-    let Some(shop) = shop(&scratch, SETTINGS) else { return };
+    let Some(mut shop) = shop(&scratch, SETTINGS) else { return };
+    shop.gutter.push(Cache::start(free_port()));
+    shop.write_routes();
     let replica = replica_of(&shop, &scratch);
     let (story, reads) = (Story::new(), replica.url());
     let ways = Ways {
         node: shop.node.endpoint(),
         servers: shop.servers(),
+        gutter: shop.gutter(),
         router: free_port(),
         primary: shop.database.port,
         replica: replica.port,
@@ -432,6 +448,7 @@ fn no_price_is_stale_while_each_part_dies_and_with_plain_sets_some_are() {
     assert!(count(&story.hits) > 0, "the router had something");
     assert!(count(&story.behind) > 0, "what is not confirmed may be behind, and was");
     assert!(count(&story.refused) > 0, "a price changed while it was read");
+    assert!(count(&story.gutter) > 0, "what a dead server had was asked for in the gutter");
     parts.kill_writers();
     parts.shop.settle();
     assert_cached_is_true(&parts.shop, &mut parts.shop.database.sql());

@@ -94,3 +94,38 @@ fn the_metrics_name_the_bytes_of_the_log_that_the_topic_lacks() {
     says(0);
     invalidator.kill().judge();
 }
+
+/// What status says of PostgreSQL is what the server itself says of the topic's position, and of its slot's.
+#[test]
+fn status_names_the_bytes_of_postgresql_that_the_server_counts() {
+    let scratch = Scratch::new();
+    let Some(shop) = super::invalidate_postgres::shop(&scratch, super::postgres::SETTINGS) else {
+        return;
+    };
+    let invalidator = shop.start();
+    let (mut sql, url) = (shop.database.sql(), shop.database.url());
+    shop.settle();
+    invalidator.kill().judge();
+    for _ in 0..3 {
+        sql.run("UPDATE shop.items SET price = price + 1");
+    }
+    let (position, _) = shop.status().unwrap();
+    let at = position.rsplit('-').next().unwrap().to_owned();
+    let mut counted = || -> (u64, u64) {
+        let of = |text: String| text.parse().unwrap();
+        let lacks = format!("SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '{at}')::bigint");
+        let kept = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint \
+                    FROM pg_replication_slots WHERE slot_name = 'holdfast_main'";
+        (of(sql.one(&lacks)), of(sql.one(kept)))
+    };
+    // A server writes something of its own now and then.
+    until("nothing is written between two questions", || {
+        let before = counted();
+        let slot = shop.node.json(&["invalidate", "status", "--to", "main", "--from", &url]).pop();
+        let said = |name: &str| slot.as_ref().unwrap()[name].as_u64().unwrap();
+        let (told, after) = ((said("behind_bytes"), said("retained_bytes")), counted());
+        assert!(before.0 > 100_000 && (before.0..=after.0).contains(&told.0), "{told:?}");
+        assert!((before.1..=after.1).contains(&told.1), "{told:?}: {before:?} {after:?}");
+        before == after && told == before
+    });
+}

@@ -92,9 +92,13 @@ impl Cache {
     }
 
     pub fn kill_and_start(&mut self) {
+        self.kill();
+        *self = Cache::start(self.port);
+    }
+
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        *self = Cache::start(self.port);
     }
 }
 
@@ -164,6 +168,8 @@ impl Drop for Invalidator {
 pub struct Stand {
     pub node: Node,
     pub caches: Vec<Cache>,
+    /// Those that have the keys of dead ones meanwhile.
+    pub gutter: Vec<Cache>,
     pub routes: PathBuf,
     pub map: PathBuf,
 }
@@ -177,7 +183,7 @@ impl Stand {
         let caches: Vec<Cache> = (0..2).map(|_| Cache::start(free_port())).collect();
         let (routes, map) = (scratch.path("routes.toml"), scratch.path("map.toml"));
         std::fs::write(&map, text).unwrap();
-        let stand = Stand { node, caches, routes, map };
+        let stand = Stand { node, caches, gutter: Vec::new(), routes, map };
         stand.write_routes();
         stand
     }
@@ -190,12 +196,26 @@ impl Stand {
     /// `more`: lines of the pool.
     pub fn write_routes_with(&self, more: &str) {
         let servers = self.servers().join("\", \"");
-        let text = format!("default = \"main\"\n[pools.main]\nservers = [\"{servers}\"]\n{more}");
+        let mut text =
+            format!("default = \"main\"\n[pools.main]\nservers = [\"{servers}\"]\n{more}");
+        if !self.gutter.is_empty() {
+            let spare = addresses(&self.gutter).join("\", \"");
+            text += &format!("\ngutter = \"spare\"\n[pools.spare]\nservers = [\"{spare}\"]\n");
+        }
         std::fs::write(&self.routes, text).unwrap();
     }
 
     pub fn servers(&self) -> Vec<String> {
-        self.caches.iter().map(|cache| format!("127.0.0.1:{}", cache.port)).collect()
+        addresses(&self.caches)
+    }
+
+    pub fn gutter(&self) -> Vec<String> {
+        addresses(&self.gutter)
+    }
+
+    /// What each server lacks that is told what changes, when none lacks anything.
+    pub fn nothing(&self) -> Vec<u64> {
+        vec![0; self.caches.len() + self.gutter.len()]
     }
 
     pub fn lookaside(&self) -> Lookaside {
@@ -219,6 +239,10 @@ impl Stand {
         let behind = lines[1..].iter().map(|l| l["entries_behind"].as_u64().unwrap()).collect();
         Some((position, behind))
     }
+}
+
+fn addresses(of: &[Cache]) -> Vec<String> {
+    of.iter().map(|cache| format!("127.0.0.1:{}", cache.port)).collect()
 }
 
 /// Every second one is of few, so that they change while they are read.

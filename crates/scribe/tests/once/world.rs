@@ -46,8 +46,19 @@ struct Spoken {
 struct Answer {
     agent: usize,
     process: u64,
+    /// Before which message its agent knew everything to be there when it asked.
+    known: u64,
     category: Category,
     position: Position,
+}
+
+/// A batch under way, and which agent's process hears of it.
+#[derive(Clone)]
+pub struct Carried {
+    pub agent: usize,
+    process: u64,
+    known: u64,
+    pub bytes: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -65,8 +76,8 @@ pub struct Seen {
 pub struct World {
     pub agents: Vec<Agent>,
     topics: BTreeMap<Category, (CategoryView, Vec<Vec<u8>>)>,
-    /// Batches under way, and which agent's process hears of them.
-    bag: Vec<(usize, u64, Vec<u8>)>,
+    /// Batches under way.
+    bag: Vec<Carried>,
     answers: Vec<Answer>,
     /// Directories that somebody erased, each with what it had been told was kept.
     erased: Vec<SpoolId>,
@@ -181,7 +192,9 @@ impl World {
             for bytes in batches {
                 let (head, _) = batch::decode(bytes).unwrap();
                 if agent.spool.wants_to_send(*index, &head) && sent < most {
-                    self.bag.push((at, agent.process, bytes.to_vec()));
+                    let known = agent.spool.delivered(&head.category).next;
+                    let (process, bytes) = (agent.process, bytes.to_vec());
+                    self.bag.push(Carried { agent: at, process, known, bytes });
                     sent += 1;
                 }
             }
@@ -194,14 +207,14 @@ impl World {
             return;
         }
         let at = random.below(self.bag.len() as u64) as usize;
-        let (agent, process, bytes) = match random.below(4) {
+        let Carried { agent, process, known, bytes } = match random.below(4) {
             0 => self.bag[at].clone(),
             _ => self.bag.swap_remove(at),
         };
         let (head, _) = batch::verify(&bytes).unwrap();
         let position = self.append(&head.category, bytes);
         let category = head.category;
-        self.answers.push(Answer { agent, process, category, position });
+        self.answers.push(Answer { agent, process, known, category, position });
     }
 
     fn append(&mut self, category: &Category, bytes: Vec<u8>) -> Position {
@@ -357,7 +370,8 @@ impl World {
         let answer = self.answers.swap_remove(at);
         let Some(agent) = self.agents.get_mut(answer.agent) else { return };
         if agent.process == answer.process {
-            let progress = agent.spool.learn(&answer.category, answer.position);
+            let progress = agent.spool.hear(&answer.category, answer.position, answer.known);
+            assert_ne!(progress, Progress::Behind, "topics lose nothing, and answers come late");
             self.seen.copies += u64::from(progress == Progress::Copied);
         }
     }
@@ -558,7 +572,7 @@ impl World {
     }
 
     /// For stories.
-    pub fn bag(&mut self) -> &mut Vec<(usize, u64, Vec<u8>)> {
+    pub fn bag(&mut self) -> &mut Vec<Carried> {
         &mut self.bag
     }
 

@@ -84,6 +84,8 @@ fn shown(item: &Stored, is_won: bool) -> Item<'_> {
 enum Actor {
     Reader(usize),
     Writer,
+    /// Of the last change one server is told, own or gutter.
+    Tell(usize),
     Fault,
 }
 
@@ -94,6 +96,17 @@ enum Fault {
     Restart,
     /// Connections end, and the item is evicted.
     Broken,
+    /// Nobody reaches the server, and the gutter has its keys, until it is back with what it had.
+    Away,
+    /// The same, and it is back as a process that has just begun.
+    Gone,
+    Back,
+}
+
+impl Fault {
+    fn has_gutter(self) -> bool {
+        matches!(self, Fault::Away | Fault::Gone)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,8 +126,10 @@ enum Cache {
 struct Reader {
     lookup: Lookup,
     ended: u64,
-    /// Rows of before this one must not be returned.
-    least: u64,
+    /// Rows of before these must not be returned, by the server that they come from.
+    least: [u64; 2],
+    /// Takes the server for dead.
+    knows: bool,
     loaded: Option<Vec<u8>>,
     reads_left: u32,
     has_begun: bool,
@@ -123,15 +138,18 @@ struct Reader {
 #[derive(Clone, Debug)]
 struct World {
     cache: Cache,
-    server: Server,
+    /// The key's own, and the gutter's.
+    servers: [Server; 2],
     /// Connections of all readers that have ended.
-    ended: u64,
+    ended: [u64; 2],
     row: u64,
-    /// Rows up to this one are known to be invalid: their invalidation was confirmed.
-    confirmed: u64,
+    /// Rows up to these are known to be invalid: their invalidation was confirmed.
+    confirmed: [u64; 2],
     readers: [Reader; 2],
     writes_left: u32,
-    invalidates: bool,
+    untold: [bool; 2],
+    has_gutter: bool,
+    is_away: bool,
     fault: Fault,
     now_ns: u64,
     seen: BTreeMap<&'static str, u64>,
@@ -157,20 +175,24 @@ impl World {
         let reader = Reader {
             lookup,
             ended: 0,
-            least: 0,
+            least: [0; 2],
+            knows: false,
             loaded: None,
             reads_left: READS[0],
             has_begun: false,
         };
         World {
             cache,
-            server: Server::new(),
-            ended: 0,
+            servers: [Server::new(), Server::new()],
+            // As many, once its own server was lost: that alone tells no two servers apart.
+            ended: [0, 1],
             row: 1,
-            confirmed: 1,
+            confirmed: [1; 2],
             readers: [reader.clone(), Reader { reads_left: READS[1], ..reader }],
-            writes_left: WRITES,
-            invalidates: false,
+            writes_left: if fault.has_gutter() { 1 } else { WRITES },
+            untold: [false; 2],
+            has_gutter: fault.has_gutter(),
+            is_away: false,
             fault,
             now_ns: 0,
             seen: BTreeMap::new(),
@@ -184,9 +206,12 @@ impl World {
                 actors.push(Actor::Reader(number));
             }
         }
-        if self.writes_left > 0 || self.invalidates {
+        let told = (0..2).filter(|server| self.untold[*server] && !(self.is_away && *server == 0));
+        let tells: Vec<Actor> = told.map(Actor::Tell).collect();
+        if self.writes_left > 0 && tells.is_empty() {
             actors.push(Actor::Writer);
         }
+        actors.extend(tells);
         if self.fault != Fault::Nothing {
             actors.push(Actor::Fault);
         }
@@ -195,26 +220,19 @@ impl World {
 
     fn step(&mut self, actor: Actor) -> Result<(), String> {
         match actor {
-            Actor::Writer if self.invalidates => {
+            Actor::Tell(server) => {
                 match self.cache {
-                    Cache::Marks => self.server.mark(),
-                    _ => self.server.delete(None),
+                    Cache::Marks => self.servers[server].mark(),
+                    _ => self.servers[server].delete(None),
                 }
-                (self.invalidates, self.confirmed) = (false, self.row);
+                (self.untold[server], self.confirmed[server]) = (false, self.row);
             }
             Actor::Writer => {
                 self.row += 1;
                 self.writes_left -= 1;
-                self.invalidates = true;
+                self.untold = [true, self.has_gutter];
             }
-            Actor::Fault => {
-                match self.fault {
-                    Fault::Restart => self.server = Server::new(),
-                    _ => self.server.item = None,
-                }
-                self.ended += 1;
-                self.fault = Fault::Nothing;
-            }
+            Actor::Fault => self.fault(),
             Actor::Reader(number) if self.cache == Cache::Plain => {
                 return self.read_plainly(number);
             }
@@ -223,18 +241,44 @@ impl World {
         Ok(())
     }
 
+    fn fault(&mut self) {
+        let (was, mut next) = (self.fault, Fault::Nothing);
+        match was {
+            Fault::Away | Fault::Gone => (self.is_away, next) = (true, Fault::Back),
+            Fault::Back => {
+                self.is_away = false;
+                // The other one takes it for dead until its next read.
+                self.readers[0].knows = false;
+            }
+            Fault::Broken => self.servers[0].item = None,
+            Fault::Restart | Fault::Nothing => {}
+        }
+        if matches!(was, Fault::Restart | Fault::Gone) {
+            self.servers[0] = Server::new();
+        }
+        self.ended[0] += u64::from(was != Fault::Back);
+        self.fault = next;
+    }
+
     fn begin(&mut self, number: usize) {
-        self.readers[number].has_begun = true;
-        self.readers[number].least = self.confirmed;
-        self.readers[number].ended = self.ended;
+        let is_away = self.is_away;
+        let reader = &mut self.readers[number];
+        reader.has_begun = true;
+        reader.least = self.confirmed;
+        reader.ended = self.ended[0];
+        reader.knows &= is_away;
+        if reader.knows && self.cache != Cache::Plain {
+            reader.lookup.ask_only(0);
+        }
     }
 
     fn returned(&mut self, number: usize, value: &[u8]) -> Result<(), String> {
         let reader = &mut self.readers[number];
+        let least = reader.least[reader.lookup.slots[0].server as usize];
         reader.reads_left -= 1;
         reader.lookup = Lookup::new(1, rules(self.cache), self.now_ns);
         reader.has_begun = false;
-        let (got, least) = (row_of(value), reader.least);
+        let got = row_of(value);
         match got < least {
             true => Err(format!("row {got} was read after row {least} was confirmed")),
             false => Ok(()),
@@ -251,7 +295,9 @@ impl World {
             self.begin(number);
         }
         if !self.readers[number].lookup.to_get().is_empty() {
-            let (found, now_ns) = (self.server.item.clone(), self.now_ns);
+            let found = self.servers[0].item.clone().filter(|_| !self.is_away);
+            let now_ns = self.now_ns;
+            self.readers[number].knows |= self.is_away;
             let lookup = &mut self.readers[number].lookup;
             lookup.got(0, found.as_ref().map(|item| (&item.data[..], item.flags)), now_ns);
             let is_promise = found.is_some() && !lookup.is_done();
@@ -262,11 +308,19 @@ impl World {
         if let Some(at_ns) = self.readers[number].lookup.next_ask_ns() {
             self.now_ns = self.now_ns.max(at_ns);
         }
-        let (now_ns, ended) = (self.now_ns, self.ended);
+        let now_ns = self.now_ns;
         if !self.readers[number].lookup.to_ask(now_ns).is_empty() {
-            let (item, wins) = self.server.ask();
+            let server = usize::from(self.readers[number].knows);
             let lookup = &mut self.readers[number].lookup;
-            lookup.answered(0, Some(shown(&item, wins)), ended, now_ns);
+            lookup.asked_at(0, server as u32, server == 1);
+            if server == 0 && self.is_away {
+                lookup.died(0, self.ended[0], now_ns);
+                self.readers[number].knows = true;
+                self.count("moved");
+                return self.end_if_done(number);
+            }
+            let (item, wins) = self.servers[server].ask();
+            lookup.answered(0, Some(shown(&item, wins)), self.ended[server], now_ns);
             if lookup.counts.waits > 0 {
                 self.count("waited");
             }
@@ -277,14 +331,17 @@ impl World {
             let mut lookup = self.readers[number].lookup.clone();
             for fill in lookup.clone().fills() {
                 assert_eq!(lookup.fills().len(), 1);
-                let is_over = fill.ended != self.ended;
+                let server = fill.server as usize;
+                let is_over = fill.ended != self.ended[server];
                 let filled = match fill.value {
                     // The driver sends it over the connection of its token, or not at all.
                     _ if is_over => Filled::Refused,
-                    Some(value) => self.server.set(value, fill.cas),
+                    _ if server == 0 && self.is_away => Filled::Failed,
+                    Some(value) => self.servers[server].set(value, fill.cas),
                     None => panic!("a row is always there"),
                 };
                 self.count(match filled {
+                    Filled::Stored if server == 1 => "gutter",
                     Filled::Refused if is_over => "connection",
                     Filled::Refused => "refused",
                     _ => "filled",
@@ -306,11 +363,11 @@ impl World {
 
     fn read_plainly(&mut self, number: usize) -> Result<(), String> {
         if let Some(value) = self.readers[number].loaded.take() {
-            self.server.set(&value, None);
+            self.servers[0].set(&value, None);
             return self.returned(number, &value);
         }
         self.begin(number);
-        match self.server.item.clone() {
+        match self.servers[0].item.clone() {
             Some(item) => self.returned(number, &item.data),
             None => {
                 self.readers[number].loaded = Some(self.row.to_string().into_bytes());
@@ -321,13 +378,16 @@ impl World {
 
     /// All is quiet: what the cache would answer is the row.
     fn end(&self) -> Result<(), String> {
-        let Some(item) = &self.server.item else { return Ok(()) };
-        let is_read =
-            self.cache == Cache::Plain || shown(item, false).has_value() && !item.is_stale;
-        match is_read && row_of(&item.data) != self.row {
-            true => Err(format!("row {} stays cached, row {} is", row_of(&item.data), self.row)),
-            false => Ok(()),
+        for (number, server) in self.servers.iter().enumerate() {
+            let Some(item) = &server.item else { continue };
+            let is_read =
+                self.cache == Cache::Plain || shown(item, false).has_value() && !item.is_stale;
+            if is_read && row_of(&item.data) != self.row {
+                let old = row_of(&item.data);
+                return Err(format!("row {old} stays at server {number}, row {} is", self.row));
+            }
         }
+        Ok(())
     }
 }
 
@@ -379,6 +439,22 @@ fn in_no_order_is_an_old_row_read_or_kept_and_plain_sets_keep_one() {
             assert_eq!(seen.contains_key("connection"), fault != Fault::Nothing);
             let gets = ["got", "promise"].map(|what| seen.contains_key(what));
             assert_eq!(gets, [cache == Cache::Gets; 2], "{cache:?}, {fault:?}");
+        }
+    }
+}
+
+/// Own server and gutter count their tokens each by itself, and both are told what changed.
+#[test]
+fn in_no_order_is_an_old_row_read_or_kept_by_way_of_the_gutter() {
+    for fault in [Fault::Away, Fault::Gone] {
+        for cache in [Cache::Tokens, Cache::Gets, Cache::Marks] {
+            let mut found = Found::default();
+            every_order(World::new(cache, fault), &mut found);
+            let Found { wrong, seen, .. } = found;
+            assert_eq!(wrong.first(), None, "{cache:?}, {fault:?}, of {}", wrong.len());
+            for what in ["filled", "refused", "waited", "connection", "gutter", "moved"] {
+                assert!(seen.contains_key(what), "{cache:?}, {fault:?}: never {what}: {seen:?}");
+            }
         }
     }
 }
