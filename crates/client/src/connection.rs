@@ -6,18 +6,22 @@
 pub(crate) mod aio;
 mod core;
 mod intake;
+mod opening;
+mod silence;
 #[cfg(test)]
 mod tests;
 
 use self::core::Core;
 use self::intake::{Intake, Target};
+use self::opening::open;
+use self::silence::Silence;
+pub use self::silence::Silent;
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::tls_error;
-use holdfast_env::net::{Endpoint, Handshake, Link, OP_RING, Role, Socket, TlsClient, Wait};
+use holdfast_env::net::{Endpoint, Link, OP_RING, TlsClient, Wait, tls_error};
 use holdfast_env::ring::Ring;
 use holdfast_env::secret::Token;
-use holdfast_env::{RealRng, Secrets};
+use holdfast_env::{Secrets, planted};
 use holdfast_wire::OP_CATCH_UP;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,9 +40,6 @@ const SPINS_MAX: u32 = 200;
 /// being awake saves the wake-up, which costs both sides about as much.
 const LINGER_LOOKS: u32 = 24;
 
-/// One receive of a greeting.
-const GREETING_BYTES: usize = 512;
-
 /// Names a request of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -46,10 +47,13 @@ pub struct RequestId(pub u64);
 /// How a client connects, waits and tries again.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// For each address that is tried, and for each step of the greeting.
+    /// For each address that is tried, and for each step of what is said first: until it was heard, nobody is there.
     pub connect_timeout: Duration,
     /// Longest silence of the server while an answer is awaited; nothing means for ever.
     pub read_timeout: Option<Duration>,
+    /// Called once a silence in which the server does not answer either that it is there: ten seconds, if
+    /// `read_timeout` is longer.
+    pub silence_told: Option<fn(Silent<'_>)>,
     /// Look for answers for a while before sleeping: some microseconds less latency, a busy core.
     pub spin: bool,
     /// Over a Unix socket, move everything through shared memory that both sides poll: a few
@@ -82,11 +86,16 @@ pub struct ClientOptions {
 /// The longest pause between two attempts to connect.
 pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// No attempt to connect again begins later than this after the first: each may take seconds where
+/// hosts are silent, or where the log's is, which a node waits for before it says that it is level.
+pub(crate) const RECOVER_MAX: Duration = Duration::from_secs(20);
+
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
         ClientOptions {
             connect_timeout: Duration::from_secs(5),
             read_timeout: Some(Duration::from_secs(60)),
+            silence_told: None,
             spin: false,
             ring: false,
             secrets: Secrets::default(),
@@ -156,6 +165,9 @@ pub struct Connection {
     out: Vec<u8>,
     intake: Intake,
     linger: Linger,
+    silence: Silence,
+    /// A request is sent in part: nothing else may be sent before its end.
+    is_sending: bool,
     /// Descriptors received and not yet taken, oldest first.
     fds: Vec<OwnedFd>,
 }
@@ -191,10 +203,18 @@ impl Connection {
             out: Vec::new(),
             intake: Intake::new(),
             linger: Linger::default(),
+            silence: Silence::new(),
+            is_sending: false,
             fds: Vec::new(),
         };
+        connection.begin_silence()?;
         connection.enter_ring_if_wanted()?;
         Ok(connection)
+    }
+
+    fn begin_silence(&mut self) -> Result<()> {
+        let timeout = self.silence.begin(&self.options);
+        Ok(self.link.set_receive_timeout(timeout)?)
     }
 
     fn enter_ring_if_wanted(&mut self) -> Result<()> {
@@ -409,11 +429,19 @@ impl Connection {
         self.fds.clear();
         let mut again = Vec::new();
         self.core.revive(&mut again, self.options.reconnects_max);
+        self.begin_silence()?;
         self.enter_ring_if_wanted()?;
         if !self.options.others.is_empty() {
             // Another node may not have seen yet what this client was told elsewhere.
             let id = self.core.submit(&mut self.out, OP_CATCH_UP, 0, 0, |_| {})?;
-            self.wait(id).map_err(|e| e.context(format!("go on at `{}`", self.endpoint)))?;
+            if let Err(e) = self.wait(id) {
+                let e = e.context(format!("go on at `{}`", self.endpoint));
+                // What was to be sent again was not: nobody is to wait for its answer here.
+                if !planted!("client.refused-is-awaited") {
+                    self.core.fail(e.clone());
+                }
+                return Err(e);
+            }
         }
         self.out = again;
         Ok(())
@@ -434,6 +462,13 @@ impl Connection {
         if self.out.is_empty() && body.is_empty() {
             return Ok(());
         }
+        self.is_sending = true;
+        let sent = self.send_all(body);
+        self.is_sending = false;
+        sent
+    }
+
+    fn send_all(&mut self, body: &[&[u8]]) -> Result<()> {
         let out = std::mem::take(&mut self.out);
         let mut slices = [IoSlice::new(&[]); BODY_PIECES_MAX + 1];
         slices[0] = IoSlice::new(&out);
@@ -486,12 +521,35 @@ impl Connection {
             match self.receive_once(target.as_deref_mut(), Wait::No) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
                 Err(e) => return self.fail(&e),
-                Ok(()) => return self.linger.paid(),
+                Ok(()) => {
+                    self.is_heard();
+                    return self.linger.paid();
+                }
             }
         }
-        if let Err(e) = self.receive_once(target, Wait::Yes) {
-            self.fail(&e);
+        match self.receive_once(target, Wait::Yes) {
+            Ok(()) => self.is_heard(),
+            Err(e) if is_silence(&e) && self.goes_on() => {}
+            Err(e) => self.fail(&e),
         }
+    }
+
+    fn is_heard(&mut self) {
+        if let Some(timeout) = self.silence.is_heard(&self.core, &self.options) {
+            // A socket that takes no other time keeps the one that it has.
+            let _ = self.link.set_receive_timeout(timeout);
+        }
+    }
+
+    /// Whether a silence is not too long yet; the server may be asked whether it is there.
+    fn goes_on(&mut self) -> bool {
+        let Connection { silence, core, out, endpoint, options, is_sending, .. } = self;
+        let out = (!*is_sending).then_some(out);
+        let Some(timeout) = silence.goes_on(core, out, endpoint, options) else { return false };
+        if !self.is_sending {
+            self.flush_quietly();
+        }
+        self.link.set_receive_timeout(timeout).is_ok()
     }
 
     /// One call to the socket, and what it completed.
@@ -520,9 +578,7 @@ impl Connection {
         }
         let why = match e.kind() {
             io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                "the server was silent for too long".to_owned()
-            }
+            _ if is_silence(e) => "the server was silent for too long".to_owned(),
             _ => e.to_string(),
         };
         let message = format!("talk to `{}`: {why}: connect again and retry", self.endpoint);
@@ -571,79 +627,13 @@ fn check_body(bytes: usize, pieces: usize) -> Result<()> {
     )))
 }
 
-fn open(endpoint: &Endpoint, options: &ClientOptions) -> Result<Link> {
-    let failed = |e: io::Error| connect_error(endpoint, &e);
-    let mut link =
-        Socket::connect(endpoint, options.connect_timeout).map(Link::new).map_err(failed)?;
-    if let (Some(tls), Endpoint::Tcp(address)) = (&options.tls, endpoint) {
-        link.set_receive_timeout(Some(options.connect_timeout)).map_err(failed)?;
-        agree_on_tls(&mut link, tls, address)
-            .map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
-    }
-    if let Some(mut handshake) = handshake(endpoint, options) {
-        link.set_receive_timeout(Some(options.connect_timeout)).map_err(failed)?;
-        greet(&mut link, &mut handshake)
-            .map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
-    }
-    link.set_receive_timeout(options.read_timeout).map_err(failed)?;
-    Ok(link)
-}
-
-fn agree_on_tls(link: &mut Link, tls: &TlsClient, address: &str) -> Result<()> {
-    link.begin_tls(tls, address)?;
-    while !link.shake(Wait::Yes).map_err(tls_error)? {}
-    Ok(())
-}
-
-/// How a connection begins, where there is something to prove.
-fn handshake(endpoint: &Endpoint, options: &ClientOptions) -> Option<Handshake> {
-    if matches!(endpoint, Endpoint::Unix(_)) {
-        return None;
-    }
-    let token = options.token.as_ref().map(|token| Handshake::with_token(token, &RealRng));
-    let secrets = || Handshake::new(options.secrets.clone(), Role::Client, &RealRng);
-    token.or_else(|| (!options.secrets.is_empty()).then(secrets))
-}
-
-fn greet(link: &mut Link, handshake: &mut Handshake) -> Result<()> {
-    let mut buffer = [0; GREETING_BYTES];
-    loop {
-        let said = handshake.output();
-        if !said.is_empty() && link.send(&[IoSlice::new(&said)], None, false)? < said.len() {
-            return Err(Error::retry("greet: the connection takes nothing"));
-        }
-        let received = match link.receive(&mut buffer, Wait::Yes, &mut Vec::new()) {
-            Ok(0) => return Err(Error::retry("the server closed the connection")),
-            Ok(received) => received,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                return Err(Error::retry("no answer in time: check the address and the network"));
-            }
-            Err(e) => return Err(e.into()),
-        };
-        if handshake.received(&buffer[..received])? {
-            return Ok(());
-        }
-    }
+/// Nothing came for as long as a receive waits.
+fn is_silence(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 fn too_long(body_bytes: usize, room: usize) -> Error {
     Error::invalid(format!(
         "receive a body of {body_bytes} bytes: there is room for {room} only: make more"
     ))
-}
-
-fn connect_error(endpoint: &Endpoint, e: &io::Error) -> Error {
-    let (kind, why) = match e.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            (Kind::Retry, "connection refused: is `holdfast up` running?".to_owned())
-        }
-        io::ErrorKind::NotFound if matches!(endpoint, Endpoint::Unix(_)) => {
-            (Kind::Retry, "there is no such socket: is `holdfast up` running there?".to_owned())
-        }
-        io::ErrorKind::TimedOut => {
-            (Kind::Retry, "no answer in time: check the address and the network".to_owned())
-        }
-        _ => (Error::from(io::Error::from(e.kind())).kind, format!("{e}: check the address")),
-    };
-    Error::new(kind, format!("connect to `{endpoint}`: {why}"))
 }

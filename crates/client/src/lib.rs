@@ -31,7 +31,7 @@ mod table;
 pub mod view;
 
 pub use client::{Client, NewFile, Ticket};
-pub use connection::{ClientOptions, Connection, RequestId, Response};
+pub use connection::{ClientOptions, Connection, RequestId, Response, Silent};
 pub use holdfast_env::net::{Endpoint, TlsClient};
 pub use holdfast_env::secret::Token;
 pub use holdfast_env::{Secret, Secrets};

@@ -240,7 +240,8 @@ impl TableClient<'_> {
     }
 }
 
-/// The hash in the middle of a tablet's; one that has no second hash says so where it is split.
+/// The hash in the middle of a tablet's. Of one that has a single hash that is where it begins, and there it was split
+/// already.
 fn middle(info: &TableInfo, tablet: u16) -> Result<u32> {
     let Some(of) = info.tablets.get(usize::from(tablet)) else {
         let count = info.tablets.len();
@@ -249,7 +250,13 @@ fn middle(info: &TableInfo, tablet: u16) -> Result<u32> {
             info.table
         )));
     };
-    Ok(of.first + (of.last - of.first) / 2 + u32::from(of.first < of.last))
+    if of.first == of.last {
+        return Err(Error::invalid(format!(
+            "split tablet {tablet} of table `{}`: it has the hash {:08x} alone, and nothing to give away",
+            info.table, of.first
+        )));
+    }
+    Ok(of.first + (of.last - of.first) / 2 + 1)
 }
 
 fn decoded<T: Decode>(bytes: &[u8]) -> Result<T> {

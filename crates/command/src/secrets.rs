@@ -2,8 +2,9 @@
 //! start, and which ones a client tries. What it proves and seals is `env::secret`'s.
 
 use crate::files;
+use crate::output::aside;
 use holdfast_base::{Error, Result};
-use holdfast_client::{ClientOptions, Secret, Secrets, TlsClient, Token};
+use holdfast_client::{ClientOptions, Secret, Secrets, Silent, TlsClient, Token};
 use holdfast_env::{HoldMutex, RealRng, local};
 use holdfast_s3::CREDENTIALS_FILE;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,22 @@ pub fn options() -> ClientOptions {
     let tls = TRUSTED.held().as_ref().map(|(_, client)| client.clone());
     let secrets = Secrets::new(own().clone());
     let token = TOKEN.held().clone();
-    ClientOptions { secrets, token, tls, ..ClientOptions::default() }
+    ClientOptions { secrets, token, tls, silence_told: Some(tell), ..ClientOptions::default() }
+}
+
+/// Whoever waits is told for whom: a node that was stopped, or hangs, keeps its connections.
+fn tell(silent: Silent<'_>) {
+    let Silent { endpoint, heard_nothing, waits } = silent;
+    let goes_on = waits.map_or_else(String::new, |waits| {
+        format!(
+            "; it is given up after {} s more, and others are tried, or it once more",
+            waits.as_secs()
+        )
+    });
+    aside(format_args!(
+        "`{endpoint}` has said nothing for {} s, not even that it is there{goes_on}",
+        heard_nothing.as_secs()
+    ));
 }
 
 /// Has this command's clients talk TLS over TCP from now on, to those alone whom one of

@@ -344,8 +344,9 @@ fn agent(options: &AgentOptions, out: &mut Output) -> Result<()> {
         to,
         client: ClientOptions {
             read_timeout: Some(SILENCE_MAX),
-            // The thread that forwards has rests of its own.
+            // The thread that forwards has rests of its own, and an agent tells events.
             reconnects_max: 1,
+            silence_told: None,
             ..secrets::options()
         },
         carries,

@@ -488,7 +488,7 @@ fn get(
     for (key, found) in keys.iter().zip(got.found) {
         match found {
             Some(found) => print_item(&of, key.as_bytes(), found.index.0, Some(&found.value), out)?,
-            None => missing.push(key.as_str()),
+            None => missing.push(key.escape_debug().to_string()),
         }
     }
     match missing.is_empty() {

@@ -12,6 +12,6 @@ mod rides;
 mod scan;
 mod views;
 
-pub use face::ViewFace;
+pub use face::{ViewFace, check_json};
 pub use rides::{ASKED_MAX, RIDERS_MAX, Whole};
 pub use views::{KeptView, REPLAYED_BYTES_MAX, RunView, Settings, VIEWS_MAX, Views, describe};

@@ -357,8 +357,12 @@ impl Views {
             }
             kept.coming.insert(place.clone(), name.clone());
         }
-        let begun = self.write_down(name, &place).and_then(|()| self.begin(name, &place));
-        begun.map_err(|e| {
+        if let Err(e) = self.write_down(name, &place) {
+            // Nothing says that it is to run.
+            self.kept().coming.remove(&place);
+            return Err(doing(e.context("write down that it runs")));
+        }
+        self.begin(name, &place).map_err(|e| {
             self.could_not_open(name, &place, e.clone());
             doing(e)
         })

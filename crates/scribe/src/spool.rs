@@ -307,6 +307,11 @@ impl Spool {
         self.end = Index(index.0 + 1);
     }
 
+    /// The entry behind the last one that is known.
+    pub fn end(&self) -> Index {
+        self.end
+    }
+
     /// The mark to keep now.
     pub fn mark(&self) -> Vec<u8> {
         match planted!("scribe.numbers-begin-anew") {

@@ -177,6 +177,12 @@ impl Store {
         loop {
             let page =
                 self.log.read(TOPIC, from, READ_ENTRIES_MAX, READ_BYTES_MAX, Scope::Durable)?;
+            // An entry may be in the log a moment before it is known, and its category with it.
+            let end = self.look(|core| core.end());
+            let is_known = |(index, _): &(Index, _)| {
+                *index < end || planted!("scribe.sends-what-is-not-known")
+            };
+            let page: Vec<_> = page.into_iter().take_while(is_known).collect();
             if page.is_empty() {
                 return Ok((outgoing, None));
             }
@@ -476,4 +482,50 @@ pub(crate) fn append(
     }
     let indices = came.recv().map_err(|_| Error::retry("keep messages: the spool has ended"))??;
     Ok((0..count).map(|at| indices.get(at).expect("an index an entry")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Builder;
+    use holdfast_env::SeededRng;
+    use holdfast_sim::SimDisk;
+
+    fn batch(category: &str, message: &[u8]) -> Packed {
+        let mut builder = Builder::default();
+        builder.push(message);
+        builder.pack(Category::new(category).unwrap())
+    }
+
+    /// Whoever sends reads the log beside whoever keeps messages in it: an entry that was synced, and not taken down
+    /// yet, with a category's first message ended the agent; one of a category that was known was passed over, and
+    /// what came behind it was sent in front of it.
+    #[test]
+    fn an_entry_is_sent_once_it_is_known() -> Result<()> {
+        let (bound_bytes, segment_bytes, drive) = (64 << 20, 1 << 20, Drive::Pump);
+        let bounds = Bounds { bound_bytes, segment_bytes, drive };
+        let disk = Arc::new(SimDisk::new(3));
+        let store = Store::open(disk, Path::new("/spool"), bounds, &SeededRng::new(3))?;
+        let all = |categories: &[&str]| {
+            let groups = categories.iter().map(|one| vec![batch(one, b"text")]);
+            store.look(|core| core.number(&groups.collect::<Vec<_>>()))
+        };
+        store.keep_some(&all(&["old"]))?;
+        let sent = || {
+            let (outgoing, next) = store.to_send(Index(1), 1 << 20, &BTreeSet::new())?;
+            assert_eq!(next, None);
+            Ok::<_, Error>(outgoing.into_iter().map(|one| one.category.to_string()).collect())
+        };
+        let before: Vec<String> = sent()?;
+        assert_eq!(before, ["old"]);
+        let numbered = all(&["old", "new"]);
+        let entries = numbered.iter().map(|one| one.entry.clone()).collect();
+        let indices = append(&store.log, TOPIC, drive, entries)?;
+        assert_eq!(sent()?, before, "they are in the log, and nobody knows them");
+        let mut core = store.core.held();
+        indices.iter().zip(&numbered).for_each(|(index, one)| core.kept(*index, one));
+        drop(core);
+        assert_eq!(sent()?, ["old", "old", "new"]);
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 //! answer; under a new number it goes only when the first one was certainly not carried out.
 
 use super::{Client, PUT_ATTEMPTS_MAX, decode};
-use crate::connection::{ClientOptions, RECONNECT_PAUSE_MAX, RequestId, Response};
+use crate::connection::{ClientOptions, RECONNECT_PAUSE_MAX, RECOVER_MAX, RequestId, Response};
 use crate::patience::{Patience, is_for_now};
 use crate::region::Mapping;
 use holdfast_base::codec::{Decode, Encode};
@@ -14,10 +14,6 @@ use holdfast_env::{Clock, RealClock};
 use holdfast_wire::chunk::Piece;
 use holdfast_wire::{self as wire, Call};
 use std::time::Duration;
-
-/// No attempt to connect again begins later than this after the first: each may take seconds where
-/// hosts are silent, or where the log's is, which a node waits for before it says that it is level.
-const RECOVER_MAX: Duration = Duration::from_secs(20);
 
 /// An answer to wait for; see [`Client::wait`].
 #[must_use = "a request that nobody waits for keeps its answer in memory"]

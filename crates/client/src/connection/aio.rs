@@ -4,15 +4,13 @@
 
 use super::core::Core;
 use super::intake::Intake;
-use super::{
-    ClientOptions, GREETING_BYTES, RECONNECT_PAUSE_MAX, RequestId, Response, check_body,
-    connect_error, handshake,
-};
+use super::opening::{GREETING_BYTES, Greeting, closed, connect_error, unheard};
+use super::{ClientOptions, RECONNECT_PAUSE_MAX, RECOVER_MAX, RequestId, Response, check_body};
 use crate::patience::{Patience, is_for_now};
 use holdfast_base::{Error, Kind, Reason, Result};
-use holdfast_env::HoldMutex;
-use holdfast_env::net::{Endpoint, Handshake, Wait};
+use holdfast_env::net::{Endpoint, Wait};
 use holdfast_env::runtime::{self, AsyncLink, Timer};
+use holdfast_env::{Clock, HoldMutex, RealClock};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -275,22 +273,21 @@ async fn open(endpoint: &Endpoint, options: &ClientOptions) -> Result<AsyncLink>
         let agreed = link.agree_on_tls(tls, address, options.connect_timeout).await;
         agreed.map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
     }
-    if let Some(handshake) = handshake(endpoint, options) {
-        let greeted = greet(&mut link, handshake, options.connect_timeout).await;
-        greeted.map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
-    }
+    let greeted =
+        greet(&mut link, Greeting::new(endpoint, options)?, options.connect_timeout).await;
+    greeted.map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
     Ok(link)
 }
 
 async fn greet(
     link: &mut AsyncLink,
-    mut handshake: Handshake,
+    mut greeting: Greeting,
     timeout: std::time::Duration,
 ) -> Result<()> {
     let mut buffer = [0; GREETING_BYTES];
     let mut timer = Timer::after(timeout);
-    loop {
-        let said = handshake.output();
+    while greeting.is_needed() {
+        let said = greeting.output();
         if !said.is_empty() {
             let parts = [IoSlice::new(&said)];
             let sent = poll_fn(|cx| link.poll_send(cx, |link| link.send(&parts, None, false)));
@@ -304,14 +301,15 @@ async fn greet(
             }
             link.poll_receive(cx, |link| link.receive(&mut buffer, Wait::No, &mut Vec::new()))
         });
-        let received = match received.await {
-            Ok(0) => return Err(Error::retry("the server closed the connection")),
-            other => other?,
-        };
-        if handshake.received(&buffer[..received])? {
+        let received = received.await.map_err(unheard)?;
+        if received == 0 {
+            return Err(closed());
+        }
+        if greeting.received(&buffer[..received])? {
             return Ok(());
         }
     }
+    Ok(())
 }
 
 /// The task: exchanges bytes, and connects anew when that fails.
@@ -350,9 +348,12 @@ async fn reconnect(state: &Mutex<State>) -> Option<AsyncLink> {
         (state.endpoint.clone(), state.options.clone())
     };
     loop {
-        let mut pause = options.reconnect_pause;
+        let (began, mut pause) = (RealClock::new(), options.reconnect_pause);
         for attempt in 0..options.reconnects_max {
             if attempt > 0 {
+                if began.monotonic_ns() > RECOVER_MAX.as_nanos() as u64 {
+                    break;
+                }
                 runtime::sleep(pause).await;
                 pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
             }

@@ -1,6 +1,7 @@
 //! Client and server against each other: the protocol's promises, and what hostile peers get.
 
 mod ring;
+mod silence;
 mod strangers;
 
 use super::*;
@@ -567,7 +568,7 @@ fn one_connection_too_many_is_told_so_while_all_others_are_at_work() {
     first.submit(DEFER, |_| {}, &[]).unwrap();
     first.flush().unwrap();
     let _held = world.service.take_deferred(1);
-    let error = world.connect().call(ECHO, |_| {}, &[]).unwrap_err();
+    let error = Connection::connect(&world.tcp).err().unwrap();
     assert!(error.kind == Kind::Retry && error.message.contains("limit of 1"), "{error}");
     first.call(ECHO, |_| {}, &[]).unwrap();
 }

@@ -233,7 +233,8 @@ impl Proxy {
         Endpoint::Unix(self.path.clone())
     }
 
-    /// The next `count` answers are lost, each with its connection.
+    /// The next `count` answers are lost, each with its connection; but for the first of each connection, by
+    /// which a client knows that somebody is there.
     pub fn lose_answers(&self, count: u32) {
         self.lose.store(count, Ordering::SeqCst);
     }
@@ -246,8 +247,10 @@ impl Proxy {
 
 fn copy(mut from: UnixStream, mut to: UnixStream, lose: Option<&AtomicU32>) {
     let mut buffer = vec![0; 64 << 10];
+    let mut is_first = true;
     while let Ok(n @ 1..) = from.read(&mut buffer) {
-        let lost = lose.is_some_and(|lose| {
+        let may_be_lost = lose.filter(|_| !std::mem::replace(&mut is_first, false));
+        let lost = may_be_lost.is_some_and(|lose| {
             lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
         });
         if lost || to.write_all(&buffer[..n]).is_err() {

@@ -11,9 +11,9 @@ use holdfast_client::Client;
 use holdfast_client::view::{Changes, Changing, ViewClient};
 use holdfast_command::output::Output;
 use holdfast_env::{Clock, RealClock};
-use holdfast_wire::slab::{Hashed, KEY_BYTES_MAX};
+use holdfast_ride::check_json;
+use holdfast_wire::slab::{Hashed, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use holdfast_wire::view::Collection;
-use serde::de::IgnoredAny;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -162,6 +162,11 @@ fn graph(
     value_bytes: usize,
     seed: u64,
 ) -> Result<(u64, u64)> {
+    if value_bytes > VALUE_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "load a graph with values of {value_bytes} bytes: a value has up to {VALUE_BYTES_MAX}"
+        )));
+    }
     let collection =
         |name: &str| Collection { name: name.to_owned(), hashed: Hashed::Until(b'/'), json: false };
     view.make(collection("nodes"))?;
@@ -322,7 +327,7 @@ fn lines(input: &mut dyn BufRead, json: bool, put: &mut PutEach<'_>) -> Result<(
             tab.ok_or_else(|| wrong(number, "has no tab", "a line is a key, a tab and a value"))?;
         let (key, value) = (&text[..tab], &text[tab + 1..]);
         check_key(number, key)?;
-        if json && let Err(why) = serde_json::from_slice::<IgnoredAny>(value) {
+        if json && let Err(why) = check_json(value) {
             let right = "the collection's values are JSON";
             return Err(wrong(number, format!("has a value that is no JSON ({why})"), right));
         }
@@ -365,6 +370,10 @@ mod tests {
             assert!(refused.message.contains(named), "{refused}");
         }
         lines(&mut &b"a\tno\n"[..], false, &mut |_, _| Ok(())).unwrap();
+        // The node refused it, and said no line: a string whose bytes are no text.
+        let refused = lines(&mut &b"a\t1\nb\t\"\xff\"\n"[..], true, &mut |_, _| Ok(()));
+        let refused = refused.unwrap_err();
+        assert!(refused.message.contains("line 2 has a value that is no JSON"), "{refused}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_client::view::{Candidate, select};
 use holdfast_command::output::Output;
 use holdfast_ride::describe;
+use holdfast_view::items::log_topic;
 use holdfast_wire::slab::{Differing, Range, Sums, shown};
 use holdfast_wire::view::{Sum, Summed, ViewKind, ViewStatus};
 use serde_json::json;
@@ -66,6 +67,8 @@ pub fn run(
     out: &mut Output,
 ) -> Result<()> {
     let doing = |e: Error| e.context(format_args!("verify topic `{topic}`"));
+    // None stands for all of them elsewhere, and views of two topics hold other items.
+    log_topic(topic)?;
     let mut nodes = nodes.collect::<Result<Vec<Node>>>().map_err(doing)?;
     let mut places = places(&mut nodes, topic).map_err(doing)?;
     if let ([], Some(node)) = (&places[..], nodes.first_mut()) {

@@ -1,13 +1,16 @@
 //! No room left: writes are refused with the reason, reads go on, deleting heals it without a
 //! restart, and a start on the full disk works.
 
-use crate::common::{Node, Scratch, attempts, bytes, free_port};
+use crate::common::{Node, Scratch, attempts, bytes, free_port, until};
 use crate::http;
 use crate::mount::Mount;
 use crate::s3;
+use holdfast_base::ids::Index;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Kind};
+use holdfast_client::view::Changes;
 use holdfast_client::{Client, NewFile};
+use holdfast_wire::view::Key;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -170,6 +173,46 @@ fn s3_goes_on_when_its_index_finds_room_again() {
     for i in made {
         assert!(listed.contains(&format!("\"bucket-{i}\"")), "bucket-{i}: {listed}");
     }
+    node.stop();
+}
+
+/// A view of items that had stopped for want of room answered with what it had then as with the latest: a key that was
+/// acknowledged was not there. And one that could not be begun was listed until the next start, though nothing had
+/// written down that it was to run.
+#[test]
+fn a_view_that_found_no_room_answers_nothing_until_there_is_some() {
+    let scratch = Scratch::new();
+    let outside = scratch.path("mount");
+    let Some(_mount) = Mount::new(&outside, "700m") else { return };
+    let mut node = Node::start(&outside.join("data"));
+    node.told.announce("view.stopped");
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    fill_with_others(&outside);
+    node.run(&["view", "run", "memory", "orders"]).refused(&["write down that it runs", "space"]);
+    assert_eq!(node.json(&["view", "status"]).len(), 1);
+    let mut client = node.client();
+    let put = |client: &mut Client, key: &str| {
+        let mut changes = Changes::default();
+        changes.put(1, key.as_bytes(), &[7; 4096]);
+        client.view("orders").change(&changes)
+    };
+    let has_stopped = |i: usize| {
+        put(&mut client, &format!("k{i}")).unwrap();
+        !client.views("orders").unwrap()[0].stopped.is_empty()
+    };
+    assert!((0..500).any(has_stopped), "its rows take room");
+    put(&mut client, "last").unwrap();
+    let get = |client: &mut Client| {
+        let key = Key { collection: 1, key: b"last".to_vec() };
+        client.view("orders").get(vec![key], None, Index(0)).map(|got| got.found[0].is_some())
+    };
+    let refused = get(&mut client).expect_err("what it has is not the latest");
+    assert!(refused.message.contains("rows of view `orders disk 0/1`"), "{refused}");
+    fs::remove_file(outside.join("others")).unwrap();
+    until("it goes on", || get(&mut client).is_ok_and(|is_there| is_there));
+    node.run(&["view", "run", "memory", "orders"]).ok();
+    drop(client);
     node.stop();
 }
 

@@ -46,6 +46,9 @@ fn a_tablet_is_split_by_command() {
     t(&node, &["drop", "users"]).ok();
     t(&node, &["create", "users", "--tablets", "2"]).ok();
     assert_eq!(t(&node, &["scan", "users"]).ok(), "");
+    // Where it begins there is a border: it was said to be split, and was as before.
+    t(&node, &["split", "users", "--tablet", "1", "--at", "ffffffff"]).ok();
+    t(&node, &["split", "users", "--tablet", "2"]).refused(&["tablet 2", "ffffffff alone"]);
 }
 
 /// What leaves is in memory twice for a while: where there is no room for that nothing begins.

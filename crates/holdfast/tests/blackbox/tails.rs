@@ -1,9 +1,10 @@
 //! Commands that follow something until they are interrupted outlive the node that they ask: they ended seconds
 //! after it, and whoever had begun them missed what came when it was back.
 
-use crate::common::{Node, Scratch, free_port};
+use crate::common::{Node, Scratch, binary, finish, free_port, signal};
 use crate::scribe::{Client, settings};
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, ChildStderr, ChildStdout, Stdio};
 
 struct Follower {
@@ -75,5 +76,51 @@ fn who_follows_outlives_the_node() {
         assert!(next.ends_with("two\n"), "{words:?}: `{next}`, {}", follower.says());
     }
     drop(followers);
+    node.stop();
+}
+
+/// A node that was stopped keeps its connections: whoever waits for it, for nine minutes or for ever, was told nothing.
+#[test]
+fn who_waits_for_a_node_that_was_stopped_is_told_and_goes_on_with_it() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("node"));
+    node.run(&["log", "append", "t", "one"]).ok();
+    let mut follower = Follower::start(&node, &["log", "tail", "t", "--from", "1"]);
+    assert!(follower.prints().ends_with("one\n"));
+    signal(node.pid(), "STOP");
+    let said = follower.says();
+    assert!(said.contains("holdfast.sock` has said nothing for 10 s"), "{said}");
+    signal(node.pid(), "CONT");
+    node.run(&["log", "append", "t", "two"]).ok();
+    assert!(follower.prints().ends_with("two\n"));
+    drop(follower);
+    node.stop();
+}
+
+/// What takes connections need not be a node: commands said nothing for nine minutes, and asked no other one.
+#[test]
+fn a_port_that_takes_connections_and_says_nothing_is_no_node() {
+    let scratch = Scratch::new();
+    let path = scratch.path("silent.sock");
+    // The kernel takes connections for it.
+    let _listener = UnixListener::bind(&path).unwrap();
+    let silent = format!("unix:{}", path.display());
+    let asked = [&["fs", "ls", "/"][..], &["table", "ls"], &["log", "ls"], &["view", "status"]];
+    std::thread::scope(|scope| {
+        for words in asked {
+            let silent = &silent;
+            scope.spawn(move || {
+                finish(binary().args(["--server", silent]).args(words), b"").refused(&[
+                    "silent.sock",
+                    "no answer in time, though the connection was taken",
+                ]);
+            });
+        }
+    });
+    let node = Node::start(&scratch.path("node"));
+    node.run(&["table", "create", "t"]).ok();
+    let both = format!("{silent},unix:{}", node.socket().display());
+    let listed = finish(binary().args(["--server", &both, "table", "ls"]), b"").ok();
+    assert!(listed.contains('t'), "{listed}");
     node.stop();
 }

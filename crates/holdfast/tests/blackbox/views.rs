@@ -3,6 +3,7 @@
 
 use super::common::{Node, Scratch, attempts, binary, finish, free_port};
 use super::stopped_views::files_below;
+use holdfast_client::view::Changes;
 use serde_json::Value;
 use std::path::Path;
 
@@ -138,7 +139,13 @@ fn what_is_wrong_is_said_in_a_sentence_that_helps() {
     // It was taken for JSON: in no index, and no consumer of JSON reads it.
     let load = ["view", "load", "lines", "orders", "nodes", "-"];
     finish(&mut node.command(&load), b"a\t{\"f\":\"\xff\"}\n")
-        .refused(&["`a` is no JSON", "utf-8"]);
+        .refused(&["line 1 has a value that is no JSON", "utf-8"]);
+    let mut changes = Changes::default();
+    changes.put(1, b"a", b"{\"f\":\"\xff\"}");
+    let e = node.client().view("orders").change(&changes).unwrap_err().to_string();
+    assert!(e.contains("`a` is no JSON") && e.contains("utf-8"), "{e}");
+    let graph = ["view", "load", "graph", "orders", "--value-bytes", "1000000000000"];
+    node.run(&graph).refused(&["1000000000000", "1048576"]);
     node.run(&["view", "put", "orders", "other", "a", "1"]).refused(&["other", "nodes"]);
     node.run(&["view", "put", "orders", "nodes", "", "1"]).refused(&["0 bytes"]);
     node.run(&["view", "put", "orders", "nodes", "a", "1"]).ok();
@@ -154,10 +161,39 @@ fn what_is_wrong_is_said_in_a_sentence_that_helps() {
     node.run(&["ride", "orders", "0/2", "1/2"]).refused(&["two parts", "`0/2`"]);
     node.run(&["view", "get", "orders", "nodes", "a", "--at", "99999"]).refused(&["99999"]);
     node.run(&["view", "scan", "orders", "nodes", "a"]).refused(&["whole key"]);
+    node.run(&["view", "get", "orders", "nodes", "no\nkey"]).refused(&["`no\\nkey`"]);
+    // Views of all topics were compared with each other, and differed.
+    node.run(&["view", "verify", ""]).refused(&["topic of items ``"]);
     node.run(&["view", "stop", "memory", "orders"]).refused(&["does not run it"]);
     // Nobody else's bytes come into such a topic.
     node.run(&["log", "append", "view/orders", "x"]).refused(&["view/orders"]);
     node.run(&["log", "trim", "view/orders", "2"]).refused(&["view/orders"]);
+    node.stop();
+}
+
+/// A node that ran half of a view in memory and all of it on disk read several keys from the half, and said that no
+/// view had all of them.
+#[test]
+fn keys_of_both_halves_are_read_from_the_view_that_has_both() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("data"), SETTINGS);
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    for view in
+        [&["memory", "orders", "0/2"][..], &["memory", "orders", "1/2"], &["disk", "orders"]]
+    {
+        node.run(&[&["view", "run"], view].concat()).ok();
+    }
+    let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
+    for key in &keys {
+        node.run(&["view", "put", "orders", "nodes", key, "1"]).ok();
+    }
+    let get: Vec<&str> = ["view", "get", "orders", "nodes"]
+        .into_iter()
+        .chain(keys.iter().map(String::as_str))
+        .collect();
+    assert_eq!(node.json(&get).len(), keys.len());
+    node.run(&["view", "stop", "disk", "orders"]).ok();
+    node.run(&get).refused(&["no view", "all of these keys"]);
     node.stop();
 }
 

@@ -1,6 +1,7 @@
 //! The ring between a client and a spinning server.
 
 use super::*;
+use holdfast_env::net::Socket;
 use holdfast_env::ring::RING_BYTES;
 use holdfast_wire::OP_RING;
 use std::fs::File;

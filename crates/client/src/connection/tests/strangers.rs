@@ -189,10 +189,11 @@ fn what_had_to_wait_for_memory_is_answered_when_there_is_some() {
     let (world, budget) = small_world("waits", |_| {});
     let rng = SeededRng::new(7);
     for left in [0, 1, 3 * MIB, 5 * MIB] {
+        // Who has no memory at all hears nobody new, and answers nothing.
+        let mut connection = world.connect();
         let others = budget.limit() - budget.used() - left;
         budget.change(0, others);
         let paused = world.server.counters().pauses.load(Ordering::Relaxed);
-        let mut connection = world.connect();
         let mut sent = Vec::new();
         for _ in 0..30 {
             let bytes = [0, 10, 5000, 20_000, 300_000][rng.next_u64() as usize % 5];
