@@ -6,7 +6,7 @@ use super::report::{Figure, Peer, Report, Sample, asked};
 use clap::Args;
 use holdfast_base::{Error, Result};
 use holdfast_command::files::SETTINGS;
-use holdfast_command::output::Output;
+use holdfast_command::output::{Output, aside};
 use holdfast_env::HoldMutex;
 use holdfast_s3::signature::{Scope, sha256_hex, signature};
 use holdfast_s3::{CREDENTIALS_FILE, Credentials};
@@ -282,10 +282,10 @@ pub fn run(options: &DynamoBench, out: &mut Output) -> Result<()> {
     let peer = Server::peer(options)?;
     match &peer {
         Some(peer) => peer.fill(options)?,
-        None => eprintln!(
-            "measure DynamoDB's API: `{}` is not there, so there is no peer: `make dynamo` installs it",
+        None => aside(format_args!(
+            "`{}` is not there, so nothing is measured beside it: `make dynamo` installs it",
             options.dynalite.display()
-        ),
+        )),
     }
     for case in cases {
         let (mut limits, mut peers, mut samples) = (Vec::new(), Vec::new(), Vec::new());

@@ -245,18 +245,7 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             describe(&client.table_make(&make)?, false, out)
         }
         Table::Ls => client.tables()?.iter().try_for_each(|info| describe(info, false, out)),
-        Table::Drop { table } => {
-            let away = client.table_drop(table)?.away;
-            for region in &away {
-                output::aside(format_args!(
-                    "region {region} cannot be reached, and drops it once it is back"
-                ));
-            }
-            out.line(
-                || "dropped".to_owned(),
-                || json!({"table": table, "dropped": true, "away": away}),
-            )
-        }
+        Table::Drop { table } => drop_table(client, table, out),
         Table::Split { table, tablet, at } => {
             describe(&client.table_split(table, *tablet, *at)?, true, out)
         }
@@ -316,6 +305,16 @@ pub fn run(client: &mut Client, command: &Table, out: &mut Output) -> Result<()>
             branch::resolve(client, (table, key), *keep, branch.as_deref(), out)
         }
     }
+}
+
+fn drop_table(client: &mut Client, table: &str, out: &mut Output) -> Result<()> {
+    let away = client.table_drop(table)?.away;
+    for region in &away {
+        output::aside(format_args!(
+            "region {region} cannot be reached, and drops it once it is back"
+        ));
+    }
+    out.line(|| "dropped".to_owned(), || json!({"table": table, "dropped": true, "away": away}))
 }
 
 fn hash(text: &str) -> std::result::Result<u32, String> {
