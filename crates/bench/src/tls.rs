@@ -16,6 +16,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Seconds that bare rustls takes to seal a byte, in answers of so many, over a connection whose other
@@ -198,6 +199,8 @@ pub fn handshakes_over_tcp(
     let (client, server) = ends(authority)?;
     let listener = TcpListener::bind((HOST, 0))?;
     let address = listener.local_addr()?;
+    // Said before the port closes, so whoever is refused there knows why.
+    let is_over = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let serving = scope.spawn(move || -> io::Result<f64> {
             let own = || {
@@ -221,6 +224,7 @@ pub fn handshakes_over_tcp(
                     start = own();
                 }
             }
+            is_over.store(true, Ordering::SeqCst);
             Ok(f64::from(count - 1) / (own() - start))
         });
         let shaker = Shaker::of(client, resumes);
@@ -228,13 +232,10 @@ pub fn handshakes_over_tcp(
         while !serving.is_finished() {
             let shaken = TcpStream::connect(address)
                 .and_then(|socket| shaker.shake(socket, &message, &mut answer));
-            if let Err(e) = shaken {
-                // It listens no more: its time is over.
-                if serving.is_finished() {
-                    break;
-                }
-                return Err(e);
-            }
+            match shaken {
+                Err(_) if is_over.load(Ordering::SeqCst) => break,
+                shaken => shaken?,
+            };
         }
         serving.join().map_err(|_| io::Error::other("the limit's other end panicked"))?
     })
