@@ -128,7 +128,7 @@ impl Schedule {
                 5 | 11 => vec![guests::tokens],
                 6 => vec![guests::writers],
                 0 => vec![guests::scribe],
-                _ if seed / 12 % 2 == 0 => vec![guests::tables],
+                _ if (seed / 12).is_multiple_of(2) => vec![guests::tables],
                 _ => vec![guests::strong_tables],
             },
             certificates: seed % 12 == 11,
