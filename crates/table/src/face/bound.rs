@@ -112,7 +112,7 @@ mod tests {
                 let mut counted = Counted { held, held_back, written: 0 };
                 let mut most = held.max(held_back);
                 for _ in 0..50 {
-                    let bytes = 1 + rng.below(bound / 50 + 2);
+                    let bytes = 1 + rng.below(bound / 400 + 2);
                     if counted.is_far_below(bytes, bound) {
                         (most, passed) = (most + bytes, passed + 1);
                         assert!(most < bound, "{held} {held_back} {bound}");
