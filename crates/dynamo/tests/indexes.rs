@@ -12,16 +12,12 @@ use holdfast_dynamo::{form, json as values};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::{Memory, api, call};
+use support::{Memory, all_of, api, call, done};
 
 const TABLE: &str = "indexed";
 /// The attribute that each index is ordered by, its type, and what it projects.
 const INDEXES: [(&str, &str, &str); 3] =
     [("all", "a", "ALL"), ("keys", "b", "KEYS_ONLY"), ("some", "a", "INCLUDE")];
-
-fn done(api: &Api, operation: &str, body: Json) -> Json {
-    call(api, operation, body.clone()).unwrap_or_else(|e| panic!("{operation} {body}: {e:?}"))
-}
 
 fn definition() -> Json {
     let attribute = |name: &str, kind: &str| json!({"AttributeName": name, "AttributeType": kind});
@@ -148,19 +144,6 @@ impl Maker {
 
 fn items(api: &Api) -> Vec<Json> {
     all_of(api, "Scan", json!({"TableName": TABLE}))
-}
-
-/// The items of all pages.
-fn all_of(api: &Api, operation: &str, mut body: Json) -> Vec<Json> {
-    let mut all = Vec::new();
-    loop {
-        let page = done(api, operation, body.clone());
-        all.extend(page["Items"].as_array().unwrap().iter().cloned());
-        match &page["LastEvaluatedKey"] {
-            Json::Null => return all,
-            last => body["ExclusiveStartKey"] = last.clone(),
-        }
-    }
 }
 
 /// Rows of all indexes are those of the items, made anew, and no others.

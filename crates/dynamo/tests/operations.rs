@@ -7,11 +7,7 @@ use holdfast_dynamo::api::Api;
 use holdfast_dynamo::fault::Type;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
-use support::{Memory, api, call};
-
-fn done(api: &Api, operation: &str, body: Json) -> Json {
-    call(api, operation, body.clone()).unwrap_or_else(|e| panic!("{operation} {body}: {e:?}"))
-}
+use support::{Memory, api, call, done};
 
 fn refused(api: &Api, operation: &str, body: Json) -> (Type, String) {
     let fault = call(api, operation, body.clone()).expect_err(&format!("{operation} {body}"));

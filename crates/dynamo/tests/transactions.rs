@@ -15,11 +15,7 @@ use holdfast_dynamo::{form, json as values};
 use serde_json::{Value as Json, json};
 use std::sync::{Arc, Mutex};
 use support::requests::{Requests, TABLES, creation};
-use support::{Memory, State, api, call};
-
-fn done(api: &Api, operation: &str, body: Json) -> Json {
-    call(api, operation, body.clone()).unwrap_or_else(|e| panic!("{operation} {body}: {e:?}"))
-}
+use support::{Memory, State, api, call, done};
 
 fn create(api: &Api) {
     TABLES.into_iter().for_each(|table| drop(done(api, "CreateTable", creation(table))));

@@ -30,31 +30,7 @@ impl Requests {
         let key = self.key(TABLES[1]);
         let mut body = json!({"TableName": "global"});
         match self.below(8) {
-            0..3 => {
-                body["Item"] = key;
-                for name in ["a", "n1", "b", "c"] {
-                    if self.below(4) > 0 {
-                        body["Item"][name] = self.indexed_value(name);
-                    }
-                }
-                ("PutItem", body)
-            }
-            3 => {
-                body["Key"] = key;
-                let name = self.of(&["a", "n1", "b"]);
-                body["UpdateExpression"] = match self.one_in(3) {
-                    true => json!(format!("REMOVE {name}")),
-                    false => {
-                        body["ExpressionAttributeValues"] = json!({":v": self.indexed_value(name)});
-                        json!(format!("SET {name} = :v"))
-                    }
-                };
-                ("UpdateItem", body)
-            }
-            4 => {
-                body["Key"] = key;
-                ("DeleteItem", body)
-            }
+            kind @ 0..5 => self.indexed_write(body, key, (kind, 4)),
             5 => {
                 body["IndexName"] = json!(self.of(&["all", "keys", "some", "none"]));
                 self.look(&mut body);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use super::memory::{Memory, api, call};
+pub use super::memory::{all_of, done};
 use holdfast_dynamo::api::Api;
 use holdfast_dynamo::fault::Fault;
 use holdfast_dynamo::table::Table;
@@ -18,9 +19,6 @@ pub const INDEXES: [(&str, &str, Option<&str>, &str); 4] = [
     ("by-ba", "b", Some("a"), "INCLUDE"),
     ("by-s", "s", Some("b"), "ALL"),
 ];
-pub fn done(api: &Api, operation: &str, body: Json) -> Json {
-    call(api, operation, body.clone()).unwrap_or_else(|e| panic!("{operation} {body}: {e:?}"))
-}
 
 pub fn refused(api: &Api, operation: &str, body: &Json) -> Fault {
     match call(api, operation, body.clone()) {
@@ -63,19 +61,6 @@ pub fn memory(rows_max: usize) -> (Arc<Memory>, Api) {
     let api = api(rows.clone());
     done(&api, "CreateTable", definition());
     (rows, api)
-}
-
-/// The items of all pages.
-pub fn all_of(api: &Api, operation: &str, mut body: Json) -> Vec<Json> {
-    let mut all = Vec::new();
-    loop {
-        let page = done(api, operation, body.clone());
-        all.extend(page["Items"].as_array().unwrap().iter().cloned());
-        match &page["LastEvaluatedKey"] {
-            Json::Null => return all,
-            last => body["ExclusiveStartKey"] = last.clone(),
-        }
-    }
 }
 
 pub fn items(api: &Api) -> Vec<Json> {

@@ -278,3 +278,21 @@ pub fn call(api: &Api, operation: &str, body: Json) -> std::result::Result<Json,
     let answered = runtime::block_on(api.call(operation, &body, "localhost:8000")).unwrap();
     answered.map(|(text, _)| serde_json::from_str(&text).unwrap())
 }
+
+/// The same, of what is right.
+pub fn done(api: &Api, operation: &str, body: Json) -> Json {
+    call(api, operation, body.clone()).unwrap_or_else(|e| panic!("{operation} {body}: {e:?}"))
+}
+
+/// The items of all pages.
+pub fn all_of(api: &Api, operation: &str, mut body: Json) -> Vec<Json> {
+    let mut all = Vec::new();
+    loop {
+        let page = done(api, operation, body.clone());
+        all.extend(page["Items"].as_array().unwrap().iter().cloned());
+        match &page["LastEvaluatedKey"] {
+            Json::Null => return all,
+            last => body["ExclusiveStartKey"] = last.clone(),
+        }
+    }
+}

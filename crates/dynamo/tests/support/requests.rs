@@ -291,15 +291,18 @@ impl Requests {
         }
     }
 
-    /// A request to that table: writes that its indexes take and some that they do not, and looks at indexes.
-    pub fn indexed(&mut self) -> (&'static str, Json) {
-        let key = self.key(TABLES[1]);
-        let mut body = json!({"TableName": "indexed"});
-        match self.below(8) {
+    /// One of five writes to a table with indexes; an item lacks each of its attributes once in so many times.
+    pub fn indexed_write(
+        &mut self,
+        mut body: Json,
+        key: Json,
+        (kind, absent): (usize, usize),
+    ) -> (&'static str, Json) {
+        match kind {
             0..3 => {
                 body["Item"] = key;
                 for name in ["a", "n1", "b", "c"] {
-                    if self.below(3) > 0 {
+                    if self.below(absent) > 0 {
                         body["Item"][name] = self.indexed_value(name);
                     }
                 }
@@ -317,10 +320,19 @@ impl Requests {
                 };
                 ("UpdateItem", body)
             }
-            4 => {
+            _ => {
                 body["Key"] = key;
                 ("DeleteItem", body)
             }
+        }
+    }
+
+    /// A request to that table: writes that its indexes take and some that they do not, and looks at indexes.
+    pub fn indexed(&mut self) -> (&'static str, Json) {
+        let key = self.key(TABLES[1]);
+        let mut body = json!({"TableName": "indexed"});
+        match self.below(8) {
+            kind @ 0..5 => self.indexed_write(body, key, (kind, 3)),
             5 => {
                 body["IndexName"] = json!(self.of(&["all", "keys", "some", "none"]));
                 ("Scan", body)
