@@ -76,8 +76,9 @@ pub struct ClientOptions {
     pub reconnects_max: u32,
     /// Other nodes of the same cluster: where to go on when the first one does not answer.
     pub others: Vec<Endpoint>,
-    /// How long what is asked of names and files is sent again while its node refuses it for now: its
-    /// log or a directory moves, or too few stores are there. Nothing by default: the refusal is the answer.
+    /// How long what a node refuses for now is sent again: its log or a directory moves, a home is being
+    /// taken over, or too few stores are there. Twenty seconds by default, longer than any of these takes; with
+    /// none of it the refusal is the answer.
     pub patience: Duration,
     /// Pause before the second attempt; it doubles with each, up to [`RECONNECT_PAUSE_MAX`].
     pub reconnect_pause: Duration,
@@ -105,7 +106,7 @@ impl Default for ClientOptions {
             deadline_ms: 0,
             reconnects_max: 8,
             others: Vec::new(),
-            patience: Duration::ZERO,
+            patience: Duration::from_secs(20),
             reconnect_pause: Duration::from_millis(50),
         }
     }

@@ -12,10 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
-
-/// How long a request is sent again that is refused while a node dies or returns.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Nodes that run as long as this does.
 pub struct LocalCluster {
@@ -95,7 +91,7 @@ impl LocalCluster {
     pub fn client(&self, node: usize) -> Result<Client> {
         let endpoint = |i: usize| Endpoint::parse(&self.address(1 + i % self.ports.len()));
         let others = (node..node + self.ports.len() - 1).map(endpoint).collect::<Result<_>>()?;
-        let options = ClientOptions { others, patience: PATIENCE, ..secrets::options() };
+        let options = ClientOptions { others, ..secrets::options() };
         Client::connect(&endpoint(node - 1)?, &options)
     }
 

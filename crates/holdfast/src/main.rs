@@ -122,13 +122,11 @@ fn run(cli: &Cli) -> Result<()> {
             if let Some((name, alone)) = command.alone()? {
                 return alone.run(cli, &name, &|| connect(cli), &mut out);
             }
-            let options = ClientOptions { patience: PATIENCE, ..secrets::options() };
-            view::run(&|| connect(cli), &mut each_node(cli, options), command, &mut out)
+            view::run(&|| connect(cli), &mut each_node(cli, secrets::options()), command, &mut out)
         }
         Command::Ride(options) => {
             // A connection that breaks ends its ride: others go on with it at once.
-            let patient = ClientOptions { patience: PATIENCE, ..secrets::options() };
-            let once = ClientOptions { reconnects_max: 0, ..patient };
+            let once = ClientOptions { reconnects_max: 0, ..secrets::options() };
             let nodes = |silence_max: Option<Duration>| {
                 let read_timeout = silence_max.or(once.read_timeout);
                 each_node(cli, ClientOptions { read_timeout, ..once.clone() })
@@ -167,9 +165,6 @@ fn check_config(file: &Path, out: &mut Output) -> Result<()> {
 const STALE: &str = "the node that answered has not heard from the log for a while: what it says \
                      may be old; ask another one with --server";
 
-/// How long a command is tried again that its node refuses for now.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Each node that was named, by a client that asks no other one; or the local one.
 fn each_node(
     cli: &Cli,
@@ -197,8 +192,7 @@ fn connects(cli: &Cli) -> impl Fn() -> Result<Client> + Send + Sync + 'static {
 }
 
 fn connect_to(servers: Option<&str>, has_token: bool) -> Result<Client> {
-    // While a node of the cluster dies or returns, people would only type it again.
-    let mut options = ClientOptions { patience: PATIENCE, ..secrets::options() };
+    let mut options = secrets::options();
     if let Some(servers) = servers {
         // The first that answers; the others are where to go on when it does not any more.
         let mut nodes = servers.split(',').map(Endpoint::parse).collect::<Result<Vec<_>>>()?;

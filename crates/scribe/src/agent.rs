@@ -111,7 +111,9 @@ impl Agent {
         let files = Files::new(disk, clock.clone(), settings.stores.files().to_vec());
         let intake = Intake::start(Arc::new(WithFiles { others: store.clone(), files }))?;
         let spool = store.look(|core| core.id().0);
-        let hops = || Hops::new(settings.to.clone(), spool, settings.client.clone(), clock.clone());
+        // The thread that forwards has rests of its own.
+        let client = ClientOptions { patience: Duration::ZERO, ..settings.client };
+        let hops = || Hops::new(settings.to.clone(), spool, client.clone(), clock.clone());
         let shared = Arc::new(Shared {
             store,
             hops: hops(),

@@ -84,7 +84,9 @@ impl Load {
         for node in (0..nodes).filter(|node| *node != failed) {
             for number in 0..2 * CONNECTIONS {
                 let reads = number < CONNECTIONS;
-                let options = ClientOptions { reconnects_max: 0, ..secrets::options() };
+                // A refusal counts: nobody waits behind it.
+                let patience = Duration::ZERO;
+                let options = ClientOptions { reconnects_max: 0, patience, ..secrets::options() };
                 let endpoint = Nodes::endpoint(node)?;
                 let stream = if reads {
                     Stream::Read(Client::connect(&endpoint, &options)?, node)

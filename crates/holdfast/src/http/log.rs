@@ -96,8 +96,13 @@ async fn client(door: &Door, headers: &HeaderMap) -> Result<AsyncClient> {
             "use the log: the node's native port, which proves tokens, is switched off: set `native_port`",
         ));
     };
-    let options =
-        ClientOptions { token: Some(token), deadline_ms: DEADLINE_MS, ..ClientOptions::default() };
+    let options = ClientOptions {
+        token: Some(token),
+        deadline_ms: DEADLINE_MS,
+        // Whoever asked is told to come again.
+        patience: Duration::ZERO,
+        ..ClientOptions::default()
+    };
     let endpoint = Endpoint::parse(&native.to_string())?;
     AsyncClient::connect(&endpoint, &options).await.map_err(|e| match e.kind {
         Kind::Denied => e.context("use the log").because(Reason::Unproved),

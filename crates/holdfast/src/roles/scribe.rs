@@ -73,8 +73,9 @@ fn own_door(context: &Context<'_>, port: u16) -> Result<(Runtime, Arc<Service>)>
 /// Through the node's own socket, as any client.
 fn write_hours(context: &Context<'_>) -> Result<Rounds> {
     let socket = context.data.join(SOCKET);
-    let connect =
-        move || Client::connect(&Endpoint::Unix(socket.clone()), &ClientOptions::default());
+    // The next round asks again.
+    let options = ClientOptions { patience: Duration::ZERO, ..ClientOptions::default() };
+    let connect = move || Client::connect(&Endpoint::Unix(socket.clone()), &options);
     let mut writer = HourWriter::new(context.scribe.clone(), ClusterFiles::new(connect));
     let clock = context.node.machine.clock.clone();
     Rounds::start(context, ("scribe-hours", HOURS), move |_| writer.round(clock.unix_ms()))
