@@ -344,13 +344,11 @@ fn a_patient_client_waits_for_a_directory_that_is_between_two_shards() {
     client.make_dir("/d", &NewFile::default()).unwrap();
     add_shards(&world, &mut work, &mut client, 1);
     forward(&world, "/d", 1);
-    let endpoint = world.endpoint();
-    let with = |patience| {
-        Client::connect(&endpoint, &ClientOptions { patience, ..ClientOptions::default() }).unwrap()
-    };
-    let refused = with(Duration::ZERO).list("/d", "").unwrap_err();
+    let refused = client.list("/d", "").unwrap_err();
     assert!(refused.kind == Kind::Retry && refused.message.contains("on its way"), "{refused}");
-    let asks = || with(Duration::from_secs(60));
+    let options = ClientOptions { patience: Duration::from_secs(60), ..ClientOptions::default() };
+    let endpoint = world.endpoint();
+    let asks = || Client::connect(&endpoint, &options).unwrap();
     std::thread::scope(|scope| {
         let [lists, measures, looks, reads] = [
             scope.spawn(|| drop(asks().list("/d", "").unwrap())),
