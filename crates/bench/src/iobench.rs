@@ -265,7 +265,7 @@ impl Bench {
             reactors: options.reactors,
             spin: options.spin,
             tls,
-            log: String::new(),
+            ..Settings::default()
         };
         let server = Server::start(&parent, &settings)?;
         let data = Data::random();

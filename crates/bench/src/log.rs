@@ -76,13 +76,8 @@ pub fn run(options: &LogBench, out: &mut Output) -> Result<()> {
         ));
     };
     let parent = options.data.clone().map_or_else(std::env::current_dir, Ok)?;
-    let settings = Settings {
-        dram_bytes: 0,
-        reactors: 1,
-        spin: false,
-        tls: false,
-        log: format!("kafka://{}/bench", brokers.addresses()),
-    };
+    let log = format!("kafka://{}/bench", brokers.addresses());
+    let settings = Settings { log, ..Settings::default() };
     let server = Server::start(&parent, &settings)?;
     let mut bench = Bench { options, brokers, server, made: 0 };
     bench.peer_topic()?;

@@ -23,6 +23,7 @@ pub struct Server {
 }
 
 /// What the node is told.
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Size of the memory tier, taken at the start.
     pub dram_bytes: u64,
@@ -34,6 +35,21 @@ pub struct Settings {
     pub tls: bool,
     /// Where brokers keep its log (`kafka://...`), if they do.
     pub log: String,
+    /// What its tables may have in memory, as its settings say it.
+    pub tables_memory: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            dram_bytes: 0,
+            reactors: 1,
+            spin: false,
+            tls: false,
+            log: String::new(),
+            tables_memory: "1G".to_owned(),
+        }
+    }
 }
 
 impl Server {
@@ -53,13 +69,14 @@ impl Server {
         let directory = parent.join(format!("holdfast-bench-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let Settings { dram_bytes, reactors, spin, tls, log } = settings;
+        let Settings { dram_bytes, reactors, spin, tls, log, tables_memory } = settings;
         let authority = tls.then(|| tls::make(&directory)).transpose()?;
         secrets::trust(authority.as_deref())?;
         let config = format!(
             "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"{dram_bytes}\"\n\
              dram_populate = true\ngrace_ms = 0\nscrub = \"0\"\n\
-             reactors = {reactors}\nspin = {spin}\nlog = \"{log}\"\n"
+             reactors = {reactors}\nspin = {spin}\nlog = \"{log}\"\n\
+             tables_memory = \"{tables_memory}\"\n"
         );
         std::fs::write(directory.join(SETTINGS), config)?;
         let process = Process::up_with(&directory, secret).inspect_err(|_| {

@@ -171,9 +171,8 @@ fn patiently(mut ask: impl FnMut() -> Result<()>) -> Result<()> {
 impl Names<'_> {
     /// A node whose directories are in one shard, or every other one in the second.
     fn start<'a>(options: &'a ShardsBench, parent: &Path, two: bool) -> Result<Names<'a>> {
-        let (dram_bytes, log) = (0, String::new());
-        let settings = Settings { dram_bytes, reactors: 1, spin: false, tls: false, log };
-        let names = Names { options, server: Server::start(parent, &settings)?, made: 0 };
+        let server = Server::start(parent, &Settings::default())?;
+        let names = Names { options, server, made: 0 };
         (0..TOPS).try_for_each(|top| names.make(&format!("/{top}")))?;
         if two {
             names.add_shard()?;

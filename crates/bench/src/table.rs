@@ -4,8 +4,11 @@
 //! a table of one region costs that a node serves ([`served`]).
 
 mod apart;
+mod following;
 mod served;
+mod sizes;
 mod split;
+mod takeover;
 
 use super::report::{Figure, Report, Sample, asked, rounded};
 use clap::Args;
@@ -20,14 +23,26 @@ use served::Served;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const CASES: [&str; 9] =
-    ["cells", "five", "mix", "moved", "loss", "puts", "gets", "split", "apart"];
+const CASES: [&str; 12] = [
+    "cells",
+    "five",
+    "mix",
+    "moved",
+    "loss",
+    "puts",
+    "gets",
+    "sizes",
+    "split",
+    "apart",
+    "following",
+    "takeover",
+];
 
 /// What `bench table` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct TableBench {
-    /// cells, five, mix, moved, loss, in virtual time; puts, gets, split, of a node; apart, of three processes as
-    /// far apart; or `all`
+    /// cells, five, mix, moved, loss, in virtual time; puts, gets, sizes, split, of a node; apart, following,
+    /// takeover, of processes that are regions; or `all`
     #[arg(short = 't', long = "type", default_value = "all", value_name = "CASE")]
     pub kind: String,
     /// Requests of each cell; the mix takes 400 times as many
@@ -51,7 +66,13 @@ pub struct TableBench {
     /// Tablets of the node's table
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub tablets: u16,
-    /// Records of the tablet that is split
+    /// Records of the larger table of `sizes`
+    #[arg(long, default_value_t = 20_000_000, value_name = "N")]
+    pub many: u64,
+    /// Records of the region that is lost in `takeover`
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    pub taken: u64,
+    /// Records of the tablet that is split, and those that are followed
     #[arg(long, default_value_t = 200_000, value_name = "N")]
     pub split_records: u64,
     /// Repetitions of puts and gets; the median is printed, with the spread
@@ -70,11 +91,13 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
         || options.at_home > 100
         || options.clients == 0
         || options.records == 0
-        || options.split_records < 2
+        || options.many == 0
+        || options.taken == 0
+        || options.split_records < 100
     {
         return Err(Error::invalid(
-            "measure tables: give at least one request, client, record and microsecond to a region, and \
-             at most 100 percent at home",
+            "measure tables: give at least one request, client, record and microsecond to a region, a hundred \
+             records to split, and at most 100 percent at home",
         ));
     }
     for case in asked(&options.kind, &CASES)? {
@@ -88,7 +111,10 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
             "moved" => moved(&costs, out)?,
             "loss" => loss(&costs, out)?,
             "puts" => Served::start(options)?.puts(out)?,
+            "sizes" => sizes::run(options, out)?,
             "split" => split::run(options, out)?,
+            "following" => following::run(options, out)?,
+            "takeover" => takeover::run(options, out)?,
             "apart" => apart::run(options, out)?,
             _ => Served::start(options)?.gets(out)?,
         }

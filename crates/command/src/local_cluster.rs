@@ -107,6 +107,11 @@ impl LocalCluster {
         Ok(())
     }
 
+    /// Keeps two nodes from reaching each other, or (`heal`) no longer.
+    pub fn cut(&self, a: usize, b: usize, heal: bool) -> Result<()> {
+        self.supervisor.carry_out(&Order::Cut { a, b, heal }).map(drop)
+    }
+
     /// Process ids of the nodes that run.
     pub fn pids(&self) -> Vec<u32> {
         self.supervisor.pids()

@@ -49,7 +49,13 @@ fn median(mut values: Vec<u64>) -> u64 {
     values[values.len() / 2]
 }
 
-fn make(client: &mut Client, table: &str, mode: TableMode, everywhere: bool) -> Result<()> {
+/// Makes a table, once the regions reach each other.
+pub(super) fn make(
+    client: &mut Client,
+    table: &str,
+    mode: TableMode,
+    everywhere: bool,
+) -> Result<()> {
     let make = Make { table: table.to_owned(), mode, tablets: 1, everywhere };
     let attempts = (0..ATTEMPTS).map(|_| client.table_make(&make).map(drop));
     let kept_on = |made: &Result<()>| !matches!(made, Err(e) if e.kind == Kind::Retry);
@@ -58,14 +64,19 @@ fn make(client: &mut Client, table: &str, mode: TableMode, everywhere: bool) -> 
     })
 }
 
-/// Every cell of every pair of regions.
-pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
-    let distance = Distance::three();
-    let pairs = [(0, 1), (0, 2), (1, 2)];
+/// How far regions are from each other, as text for processes.
+pub(super) fn distances(distance: &Distance) -> String {
+    let pairs = (0..distance.regions()).flat_map(|a| (0..a).map(move |b| (b, a)));
     let line = |(a, b): (usize, usize)| {
         format!("{a} {b} {}\n", distance.round_trip_us(a, b) as f64 / 1000.0)
     };
-    let text: String = pairs.into_iter().map(line).collect();
+    pairs.map(line).collect()
+}
+
+/// Every cell of every pair of regions.
+pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
+    let distance = Distance::three();
+    let text = distances(&distance);
     let cluster = LocalCluster::regions(distance.regions(), options.data.as_deref(), &text)?;
     let mut near = cluster.client_of(1)?;
     make(&mut near, NEAR, TableMode::Timeline, false)?;

@@ -9,6 +9,7 @@ use holdfast_base::{Error, Result};
 use holdfast_client::{Client, TableWrite};
 use holdfast_command::output::Output;
 use holdfast_wire::table::{Expect, Level, Make, TableMode};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const TABLE: &str = "bench";
@@ -16,28 +17,38 @@ const TOPIC: &str = "bench";
 pub(super) const VALUE_BYTES: usize = 1024;
 /// Records that are put and got.
 const KEYS: u64 = 10_000;
+/// From one to the next: not in the order in which they were put.
+const STRIDE: u64 = 7919;
+/// Bytes of values that one request fills a table with.
+const FILLED_AT_ONCE: u64 = 512 << 10;
 
 /// A node with a table and a topic.
 pub struct Served<'a> {
     options: &'a TableBench,
     server: Server,
+    records: u64,
+    value_bytes: usize,
 }
 
-fn key(number: u64) -> Vec<u8> {
-    format!("user{:08}", number % KEYS).into_bytes()
-}
-
-fn put(number: u64) -> TableWrite {
-    TableWrite { key: key(number), value: Some(vec![7; VALUE_BYTES]), expect: Expect::Any }
+/// Fills a table with so many records, a request at a time.
+pub(super) fn fill(
+    client: &mut Client,
+    table: &str,
+    numbers: Range<u64>,
+    put: impl Fn(u64) -> TableWrite,
+    value_bytes: usize,
+) -> Result<()> {
+    let at_once = FILLED_AT_ONCE / value_bytes as u64;
+    let mut table = client.table(table);
+    for first in numbers.clone().step_by(at_once as usize) {
+        let some: Vec<_> = (first..numbers.end.min(first + at_once)).map(&put).collect();
+        table.write(&some)?;
+    }
+    Ok(())
 }
 
 /// One client's work: so many operations, from a number on.
-type Work = fn(&mut Client, u64, u64) -> Result<()>;
-
-fn puts(client: &mut Client, first: u64, count: u64) -> Result<()> {
-    let mut table = client.table(TABLE);
-    (first..first + count).try_for_each(|number| table.write(&[put(number)]).map(drop))
-}
+type Work<'a> = &'a (dyn Fn(&mut Client, u64, u64) -> Result<()> + Sync);
 
 fn appends(client: &mut Client, _: u64, count: u64) -> Result<()> {
     let mut log = client.log();
@@ -45,12 +56,21 @@ fn appends(client: &mut Client, _: u64, count: u64) -> Result<()> {
 }
 
 impl<'a> Served<'a> {
-    /// Starts a node, and fills the table.
+    /// Starts a node, and fills its table with some records of 1 KiB.
     pub fn start(options: &'a TableBench) -> Result<Served<'a>> {
+        Served::start_with(options, &Settings::default(), KEYS, VALUE_BYTES)
+    }
+
+    /// The same, with records of another number and size.
+    pub(super) fn start_with(
+        options: &'a TableBench,
+        settings: &Settings,
+        records: u64,
+        value_bytes: usize,
+    ) -> Result<Served<'a>> {
         let parent = options.data.clone().map_or_else(std::env::current_dir, Ok)?;
-        let settings =
-            Settings { dram_bytes: 0, reactors: 1, spin: false, tls: false, log: String::new() };
-        let served = Served { options, server: Server::start(&parent, &settings)? };
+        let server = Server::start(&parent, settings)?;
+        let served = Served { options, server, records, value_bytes };
         let mut client = served.client()?;
         let mode = TableMode::Timeline;
         client.table_make(&Make {
@@ -60,10 +80,41 @@ impl<'a> Served<'a> {
             everywhere: false,
         })?;
         client.log().append(TOPIC, &[b"first"])?;
-        let mut table = client.table(TABLE);
-        let all: Vec<TableWrite> = (0..KEYS).map(put).collect();
-        all.chunks(64).try_for_each(|some| table.write(some).map(drop))?;
+        fill(&mut client, TABLE, 0..records, |number| served.put(number), value_bytes)?;
         Ok(served)
+    }
+
+    fn key(&self, number: u64) -> Vec<u8> {
+        format!("user{:08}", number % self.records).into_bytes()
+    }
+
+    fn put(&self, number: u64) -> TableWrite {
+        let value = Some(vec![7; self.value_bytes]);
+        TableWrite { key: self.key(number), value, expect: Expect::Any }
+    }
+
+    /// Puts of records all over the table, one at a time.
+    fn put_some(&self, client: &mut Client, first: u64, count: u64) -> Result<()> {
+        let mut table = client.table(TABLE);
+        let put = |number: u64| self.put(number.wrapping_mul(STRIDE));
+        (first..first + count).try_for_each(|number| table.write(&[put(number)]).map(drop))
+    }
+
+    fn get_some(&self, client: &mut Client, first: u64, count: u64) -> Result<()> {
+        let mut table = client.table(TABLE);
+        (first..first + count).try_for_each(|number| {
+            let key = self.key(number.wrapping_mul(STRIDE));
+            let found = table.get(&key, Level::Any)?;
+            found.map(drop).ok_or_else(|| Error::bug("a record of the benchmark is not there"))
+        })
+    }
+
+    /// Processor microseconds of the node for each of `--records` operations of all clients: gets, and puts.
+    pub(super) fn costs_us(&self) -> Result<(f64, f64)> {
+        let us = |sample: Sample| sample.server_cpu * 1e6 / sample.operations as f64;
+        let gets = self.together(&|client, first, count| self.get_some(client, first, count))?;
+        let puts = self.together(&|client, first, count| self.put_some(client, first, count))?;
+        Ok((us(gets), us(puts)))
     }
 
     pub(super) fn client(&self) -> Result<Client> {
@@ -71,7 +122,7 @@ impl<'a> Served<'a> {
     }
 
     /// All clients at once.
-    fn together(&self, work: Work) -> Result<Sample> {
+    fn together(&self, work: Work<'_>) -> Result<Sample> {
         let each = (self.options.records / self.options.clients).max(1);
         let clients =
             (0..self.options.clients).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
@@ -89,15 +140,16 @@ impl<'a> Served<'a> {
         let time = began.elapsed();
         let cpu = (self.server.cpu_seconds() - cpu.0, own_cpu_seconds() - cpu.1);
         let operations = each * self.options.clients;
-        Ok(Sample::of_run(operations, operations * VALUE_BYTES as u64, time, cpu, Vec::new()))
+        Ok(Sample::of_run(operations, operations * self.value_bytes as u64, time, cpu, Vec::new()))
     }
 
     /// Puts beside appends: how many a second.
     pub fn puts(&self, out: &mut Output) -> Result<()> {
         let (mut limits, mut samples) = (Vec::new(), Vec::new());
         for _ in 0..self.options.repetitions {
-            limits.push(self.together(appends)?);
-            samples.push(self.together(puts)?);
+            limits.push(self.together(&appends)?);
+            samples
+                .push(self.together(&|client, first, count| self.put_some(client, first, count))?);
         }
         let clients = self.options.clients;
         let of = |sample: &Sample| sample.operations as f64 / sample.time.as_secs_f64();
@@ -119,7 +171,8 @@ impl<'a> Served<'a> {
         for _ in 0..self.options.repetitions {
             limits.push(self.one_by_one(|_| client.ping())?.p50_us());
             let mut table = client.table(TABLE);
-            samples.push(self.one_by_one(|number| table.get(&key(number), Level::Any).map(drop))?);
+            let get = |number| table.get(&self.key(number), Level::Any).map(drop);
+            samples.push(self.one_by_one(get)?);
         }
         let mut report = Report {
             case: "gets of 1 KiB, whatever shows, one at a time".to_owned(),
@@ -137,14 +190,13 @@ impl<'a> Served<'a> {
         let cpu = (self.server.cpu_seconds(), own_cpu_seconds());
         for number in 0..self.options.records {
             let began = Instant::now();
-            // Not in the order in which they were put.
-            work(number.wrapping_mul(7919))?;
+            work(number.wrapping_mul(STRIDE))?;
             let took = began.elapsed();
             time += took;
             latencies_ns.push(took.as_nanos() as u64);
         }
         let cpu = (self.server.cpu_seconds() - cpu.0, own_cpu_seconds() - cpu.1);
-        let bytes = self.options.records * VALUE_BYTES as u64;
+        let bytes = self.options.records * self.value_bytes as u64;
         Ok(Sample::of_run(self.options.records, bytes, time, cpu, latencies_ns))
     }
 }

@@ -1,6 +1,6 @@
 //! What writers notice of a tablet that is split under them: the half that leaves takes no writes while it is copied.
 
-use super::served::{Served, VALUE_BYTES};
+use super::served::{Served, VALUE_BYTES, fill};
 use super::{TableBench, figure};
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, TableWrite};
@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 
 const TABLE: &str = "split";
 const WRITERS: u64 = 8;
-/// Records of one request, while the table is filled.
-const FILLED_AT_ONCE: u64 = 500;
 /// Writers write for as long before anything is split.
 const BEFORE: Duration = Duration::from_secs(3);
 
@@ -55,11 +53,7 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     let mode = TableMode::Timeline;
     client.table_make(&Make { table: TABLE.into(), mode, tablets: 1, everywhere: false })?;
     let records = options.split_records;
-    let mut table = client.table(TABLE);
-    for first in (0..records).step_by(FILLED_AT_ONCE as usize) {
-        let some: Vec<_> = (first..records.min(first + FILLED_AT_ONCE)).map(put).collect();
-        table.write(&some)?;
-    }
+    fill(&mut client, TABLE, 0..records, put, VALUE_BYTES)?;
     let clients = (0..WRITERS).map(|_| served.client()).collect::<Result<Vec<_>>>()?;
     let ends = &AtomicBool::new(false);
     let (began, ended, wrote) = std::thread::scope(|scope| -> Result<_> {

@@ -81,11 +81,9 @@ fn the_blobs_table_runs() {
 }
 
 #[test]
-fn dynamodb_s_api_and_a_split_run() {
+fn dynamodb_s_api_runs() {
     let lines = runs("dynamo -n 40 --clients 2 -e 1 --data . --dynalite none");
     assert!(lines.len() == 2 && lines.iter().all(|line| line["operations"] == 40.0), "{lines:?}");
-    let lines = runs("table -t split --split-records 2000 --data .");
-    assert_eq!(lines.len(), 2, "{lines:?}");
 }
 
 /// The limit's CA was looked for in the file of the node's.
@@ -99,7 +97,7 @@ fn gets_over_tls_run() {
 fn incast_and_the_scheduler_run() {
     runs("incast --servers 5 --rounds 2");
     runs("exchange --servers 3 --blocks 2 --buffer 64K --rate 400");
-    runs("table -n 3");
+    runs("table -n 3 --records 200 -e 1 --many 2000 --taken 500 --split-records 2000 --data .");
     runs("scheduler --nodes 20 --chunks 100 -e 1");
 }
 

@@ -1,0 +1,73 @@
+//! How fast a region follows another one: writes of one tablet that came about while it was cut off, beside appends of
+//! the same bytes to a topic of its own.
+
+use super::apart::make;
+use super::served::{VALUE_BYTES, fill};
+use super::{TableBench, figure};
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, TableWrite};
+use holdfast_command::LocalCluster;
+use holdfast_command::output::Output;
+use holdfast_wire::table::{Expect, Level, TableMode};
+use std::time::{Duration, Instant};
+
+const TABLE: &str = "followed";
+const TOPIC: &str = "beside";
+/// Entries of one append.
+const APPENDED_AT_ONCE: usize = 64;
+/// It must go on within this time.
+const WITHIN: Duration = Duration::from_secs(120);
+/// What is followed by then was on its way before anybody measured: the connection is made anew, and a window is full.
+const WARM: u64 = 10;
+
+fn key(number: u64) -> Vec<u8> {
+    format!("user{number:08}").into_bytes()
+}
+
+fn put(number: u64) -> TableWrite {
+    TableWrite { key: key(number), value: Some(vec![7; VALUE_BYTES]), expect: Expect::Any }
+}
+
+/// When a region shows a record.
+fn shows(client: &mut Client, number: u64) -> Result<Instant> {
+    let (mut table, began) = (client.table(TABLE), Instant::now());
+    while table.get(&key(number), Level::Any)?.is_none() {
+        if began.elapsed() > WITHIN {
+            return Err(Error::retry(format!(
+                "measure how a region follows: record {number} does not show after {WITHIN:?}"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(Instant::now())
+}
+
+/// Entries a second that the region appends to a topic.
+fn appends(client: &mut Client, records: u64) -> Result<f64> {
+    let (mut log, began) = (client.log(), Instant::now());
+    let entries = [[7u8; VALUE_BYTES]; APPENDED_AT_ONCE];
+    for _ in 0..records / APPENDED_AT_ONCE as u64 {
+        log.append(TOPIC, &entries)?;
+    }
+    Ok(records as f64 / began.elapsed().as_secs_f64())
+}
+
+/// A second region follows `--split-records` writes of the first one.
+pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
+    let records = options.split_records;
+    let cluster = LocalCluster::regions(2, options.data.as_deref(), "0 1 0.2\n")?;
+    let (mut home, mut follows) = (cluster.client_of(1)?, cluster.client_of(2)?);
+    make(&mut home, TABLE, TableMode::Timeline, true)?;
+    home.table(TABLE).write(&[put(records)])?;
+    shows(&mut follows, records)?;
+    cluster.cut(1, 2, false)?;
+    fill(&mut home, TABLE, 0..records, put, VALUE_BYTES)?;
+    cluster.cut(1, 2, true)?;
+    let began = shows(&mut follows, records / WARM)?;
+    let ended = shows(&mut follows, records - 1)?;
+    let followed = (records - records / WARM) as f64 / ended.duration_since(began).as_secs_f64();
+    let appended = appends(&mut follows, records)?;
+    let case = format!("a region follows {records} writes of 1 KiB");
+    let ratio = (Some(0.8), false);
+    figure(&case, followed, "entries/s", ("appends to a topic", appended), ratio, out)
+}
