@@ -515,6 +515,11 @@ class AsyncRecords:
         """Makes the table. Made twice with the same words is made."""
         return await self._threads(self._records.make, mode=mode, tablets=tablets, here=here)
 
+    async def split(self, tablet: int, *, at: Optional[int] = None) -> _holdfast.RecordsInfo:
+        """Cuts a tablet in two at this hash, or in its middle, while the table is used; answered once both are
+        served."""
+        return await self._threads(self._records.split, tablet, at=at)
+
     async def describe(self) -> _holdfast.RecordsInfo:
         """How the table is doing."""
         return await self._threads(self._records.describe)

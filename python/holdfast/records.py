@@ -86,7 +86,7 @@ class Records:
 
         mode     what the answer to a write waits for: "timeline", the log of the record's home, or "strong",
                  those of a majority of regions
-        tablets  into how many it is cut, for good
+        tablets  into how many it is cut; more come by `split`, fewer never
         here     in this region alone, though the cluster knows of others
         """
         return self._records.make(mode, tablets, not here)
@@ -94,6 +94,18 @@ class Records:
     def describe(self) -> _holdfast.RecordsInfo:
         """How the table is doing. NotFoundError if there is none."""
         return self._records.describe()
+
+    def split(self, tablet: int, *, at: Optional[int] = None) -> _holdfast.RecordsInfo:
+        """Cuts a tablet of a table of one region in two, while it is used; answered once both are served, with what
+        `describe` says then: `hashes` has each tablet's. What has begun goes on after an error, too; said again with
+        the same `at`, nothing is split twice.
+
+        tablet  which one, from 0
+        at      the first hash of the upper half, which another tablet gets; else the one in the middle
+
+        NotFoundError if there is no such table or tablet, InvalidError where one of its halves would have no hash.
+        """
+        return self._records.split(tablet, at)
 
     def put(self, key, value, *, if_absent: bool = False, if_version: Optional[int] = None) -> int:
         """Gives a record a value; answers its version.

@@ -165,6 +165,7 @@ def test_records_and_what_else_waits_in_threads(node, place):
             )
             assert sorted(map(str, wins))[0] == "2" and sum(isinstance(one, errors.VersionError) for one in wins) == 4
             await records.write([(b"%04d" % n, b"") for n in range(1500)])
+            assert (await records.split(0, at=5)).hashes == [(0, 4), (5, 2**32 - 1)]
             assert [row.key async for row in records.scan(b"1")] == [b"%04d" % n for n in range(1000, 1500)]
             async with client.records("aio") as other:
                 await other.go_on(await records.session)

@@ -81,6 +81,47 @@ def test_what_is_written_together_stands_or_falls_together(client):
             records.get_together(keys)
 
 
+def test_a_tablet_is_split_while_it_is_used(node, client):
+    top = 2**32 - 1
+    with client.records("split") as records:
+        records.make()
+        keys = [b"%d" % number for number in range(50)]
+        records.write([(key, key) for key in keys])
+        rows, over, wrong = list(records.scan()), threading.Event(), []
+
+        def write():
+            # What is acknowledged is there, and each write of a key is its next version.
+            with node.connect() as client, client.records("split") as own:
+                for version in range(2, 10_000):
+                    key = keys[version % len(keys)]
+                    before = own.get(key).version
+                    if own.put(key, key) != before + 1:
+                        wrong.append(key)
+                    if over.is_set():
+                        return
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        about = records.split(0)
+        assert (about.tablets, about.hashes) == (2, [(0, top // 2), (top // 2 + 1, top)])
+        about = records.split(1, at=3 << 30)
+        assert about.hashes == [(0, top // 2), (top // 2 + 1, (3 << 30) - 1), (3 << 30, top)]
+        # Said again it is so already; and where there is a border, no other tablet was split.
+        assert records.split(1, at=3 << 30).hashes == about.hashes
+        for tablet, at in [(2, 3 << 30), (0, 3 << 30), (7, 3 << 30), (0, 0)]:
+            with pytest.raises(errors.InvalidError, match="split tablet %d of table `split`" % tablet):
+                records.split(tablet, at=at)
+        with pytest.raises(errors.NotFoundError, match="it has 3 of them"):
+            records.split(7)
+        over.set()
+        writer.join()
+        assert not wrong
+        assert [(row.key, row.value) for row in records.scan()] == [(row.key, row.value) for row in rows]
+        assert records.describe().hashes == about.hashes
+    with client.records("nobodys") as records, pytest.raises(errors.NotFoundError, match="nobodys"):
+        records.split(0)
+
+
 def test_prefixes_end_where_the_next_key_begins():
     for prefix, behind in [(b"", None), (b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None), (b"\x00", b"\x01")]:
         assert _behind(prefix) == behind

@@ -187,6 +187,15 @@ events! {
     RegionReached = "region.reached", INFO,
         "A region that could not be reached answers again.",
         "Nothing.";
+    SplitWaits = "table.split-waits", WARN,
+        "A tablet that is being split cannot go on, since nothing can be appended to one of its two topics. Writes to the half that leaves are told to ask again; all else goes on. It is tried again ten times a second.",
+        "Read the sentence: as a rule the disk of the node that keeps the log wants room ([a split](tables.md#a-tablet-that-is-split)).";
+    SplitGoesOn = "table.split-goes-on", INFO,
+        "A split that could not go on does.",
+        "Nothing.";
+    SplitQueued = "table.split-queued", INFO,
+        "A split was asked for while another one of the cluster's tables is under way, and is told to ask again. Told once for each that is under way.",
+        "Nothing: commands ask again by themselves. `holdfast table describe` shows the one that is under way.";
 }
 
 /// By which a subscriber tells Holdfast's events from those of libraries.

@@ -111,6 +111,13 @@ impl Records {
         Ok(RecordsInfo::from(made))
     }
 
+    /// Cuts a tablet in two at this hash, or in its middle, and answers once both are served.
+    #[pyo3(signature = (tablet, at=None))]
+    fn split(&self, py: Python<'_>, tablet: u16, at: Option<u32>) -> PyResult<RecordsInfo> {
+        let split = || self.pool.lend()?.table_split(&self.table, tablet, at);
+        Ok(RecordsInfo::from(waiting(py, split)?))
+    }
+
     /// How the table is doing, as the node that is asked has it.
     fn describe(&self, py: Python<'_>) -> PyResult<RecordsInfo> {
         let described = waiting(py, || self.pool.lend()?.table_describe(&self.table))?;
@@ -299,6 +306,8 @@ pub struct RecordsInfo {
     region: u8,
     regions: u8,
     tablets: usize,
+    /// Of each tablet the first hash of its keys, and the last one.
+    hashes: Vec<(u32, u32)>,
     /// In all tablets, without those that are deleted.
     records: u64,
     /// Of keys and values.
@@ -319,6 +328,7 @@ impl From<msg::TableInfo> for RecordsInfo {
             region: info.region,
             regions: info.regions,
             tablets: info.tablets.len(),
+            hashes: tablets.clone().map(|tablet| (tablet.first, tablet.last)).collect(),
             records: tablets.clone().map(|tablet| tablet.records).sum(),
             bytes: tablets.clone().map(|tablet| tablet.bytes).sum(),
             stopped: tablets.map(|t| t.stopped.clone()).filter(|why| !why.is_empty()).collect(),

@@ -29,6 +29,13 @@ impl World {
         self.wait(|done| self.face.ask_split(split, done))
     }
 
+    /// Of the table that was made with so many tablets: to say so again changes nothing.
+    fn info(&self, tablets: u16) -> msg::TableInfo {
+        let mode = msg::TableMode::Timeline;
+        let make = msg::Make { table: TABLE.into(), mode, tablets, everywhere: false };
+        self.wait(|done| self.face.ask_make(make, done)).unwrap()
+    }
+
     fn get(&self, key: &[u8], level: msg::Level) -> Option<msg::Record> {
         let keys = vec![key.to_vec()];
         let read = msg::Read { table: TABLE.into(), level, keys, seen: Vec::new(), forgot: 0 };
@@ -123,14 +130,20 @@ fn what_cannot_be_split_is_refused_and_stays_as_it_is() {
     let info = world.split(TABLE, 0, MIDDLE).unwrap();
     let (kind, why) = refused(TABLE, 0, MIDDLE + 1);
     assert!(kind == Kind::Invalid && why.contains("00000000 to 7fffffff"), "{why}");
+    // Where there is a border, only that tablet was split there which has given away what is above it.
+    for (tablet, says) in [(1, "80000000 to ffffffff, and 80000000"), (2, "0 to 1"), (99, "0 to 1")]
+    {
+        let (kind, why) = refused(TABLE, tablet, MIDDLE);
+        assert!(kind == Kind::Invalid && why.contains(says), "{why}");
+    }
+    assert_eq!(spans(&world.split(TABLE, 0, MIDDLE).unwrap()), spans(&info));
     // To make it with the same words changes nothing, and with others is refused as before.
     world.make(TABLE, 1);
     assert_eq!(spans(&world.split(TABLE, 0, MIDDLE).unwrap()), spans(&info));
-    for count in 2..msg::TABLETS_MAX {
-        let at = u32::MAX - u32::from(count);
-        let (first, _) = spans(&world.split(TABLE, 1, MIDDLE).unwrap())[1];
-        assert_eq!(first, MIDDLE);
-        world.split(TABLE, 1, at).unwrap();
+    let last = u32::MAX - 2;
+    assert_eq!(spans(&world.split(TABLE, 1, last).unwrap())[1], (MIDDLE, last - 1));
+    for count in 3..msg::TABLETS_MAX {
+        world.split(TABLE, 1, last - u32::from(count)).unwrap();
     }
     let (kind, why) = refused(TABLE, 0, 5);
     assert!(kind == Kind::Invalid && why.contains("64 tablets, and 64 are the most"), "{why}");
@@ -203,25 +216,190 @@ fn a_table_that_was_split_is_dropped_whole_and_made_as_any_other() {
     }
 }
 
-/// What he was told last is of tablets that there are no more: he begins anew, and misses nothing unknowingly.
+/// A tablet has a record's hash alone, at either end of a half, and every other one is beside it.
 #[test]
-fn who_follows_a_table_is_told_that_it_was_split() {
+fn a_tablet_of_one_hash_has_the_records_of_that() {
     let world = World::new(1);
-    let changes = |from: Vec<msg::ChangesAt>| {
-        let asked = msg::Changes { table: TABLE.into(), from, wait_ms: 0, values: true };
-        world.wait(|done| world.face.ask_changes(asked, done))
+    let all: Vec<Vec<u8>> = keys(false).take(3).chain(keys(true).take(3)).collect();
+    for (sequence, key) in (1..).zip(&all) {
+        world.put_one((1, sequence), key, Some(key)).unwrap();
+    }
+    let before = world.scan();
+    for (sequence, key) in (100..).zip(&all) {
+        let hash = hash_of(key);
+        let has = |info: &msg::TableInfo| {
+            let of =
+                spans(info).into_iter().position(|(first, last)| first <= hash && hash <= last);
+            of.unwrap() as u16
+        };
+        let info = world.info(1);
+        // It is the last hash of one half, and then the first of the other.
+        let info = world.split(TABLE, has(&info), hash + 1).unwrap();
+        let info = world.split(TABLE, has(&info), hash).unwrap();
+        let own = &info.tablets[usize::from(has(&info))];
+        assert_eq!((own.first, own.last, own.records), (hash, hash, 1));
+        let e = world.split(TABLE, has(&info), hash).unwrap_err();
+        assert!(e.kind == Kind::Invalid && e.message.contains("alone"), "{e}");
+        assert_eq!(world.put_one((1, sequence), key, Some(key)).unwrap(), version(2));
+        assert_eq!(world.get(key, msg::Level::Strong).unwrap().version, 2);
+    }
+    let keys = |found: Vec<msg::Found>| found.into_iter().map(|f| f.key).collect::<Vec<_>>();
+    assert_eq!(keys(world.scan()), keys(before));
+}
+
+/// What was asked and forgotten goes along from half to half.
+#[test]
+fn a_half_of_a_half_has_what_was_asked_and_forgotten_before_either_was() {
+    let world = World::new(1);
+    let upper: Vec<Vec<u8>> = keys(true).take(40).collect();
+    let top = upper.iter().max_by_key(|key| hash_of(key)).unwrap();
+    let both = [key(false), top.clone()];
+    let first = world.group(1, &both);
+    assert_eq!(first, msg::GroupWritten::Versions { versions: vec![1, 1] });
+    assert_eq!(world.put_one((1, 1), top, Some(b"a")).unwrap(), version(2));
+    let gone = upper.iter().find(|key| *key != top).unwrap();
+    for (sequence, value) in [(1, Some(&b"v"[..])), (2, None)] {
+        world.put_one((2, sequence), gone, value).unwrap();
+    }
+    // The tombstone is forgotten.
+    (0..5).for_each(|_| world.pass(100));
+    for (tablet, at) in [(0, MIDDLE), (1, MIDDLE + 1), (2, hash_of(top)), (1, MIDDLE + 1)] {
+        world.split(TABLE, tablet, at).unwrap();
+        assert_eq!(world.put_one((1, 1), top, Some(b"a")).unwrap(), version(2), "{at:08x}");
+        assert_eq!(world.group(1, &both), first, "{at:08x}");
+    }
+    let told = world.info(1);
+    let hash = hash_of(top);
+    let all = [(0, MIDDLE - 1), (MIDDLE, MIDDLE), (MIDDLE + 1, hash - 1), (hash, u32::MAX)];
+    assert_eq!(spans(&told), all);
+    let written = world.put_one((2, 3), gone, Some(b"again")).unwrap();
+    assert!(matches!(written, msg::Written::Version { version } if version > 2), "{written:?}");
+}
+
+/// Asks until it is not to be asked again.
+fn until_told<T>(mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+    let retry = |told: &Result<T>| told.as_ref().is_err_and(|e| e.kind == Kind::Retry);
+    (0..100_000).map(|_| ask()).find(|told| !retry(told)).expect("it is to be asked again for ever")
+}
+
+/// Of two tables, and of two tablets of one table, each asked to be split by a thread of its own: one waits for the
+/// other, and what was written is where it belongs. Two at once give their halves to a tablet of one number.
+#[test]
+fn of_two_splits_at_once_one_waits_for_the_other() {
+    let world = World::new(2);
+    world.make("other", 1);
+    let all: Vec<Vec<u8>> = (0..60u32).map(|number| number.to_string().into_bytes()).collect();
+    for (sequence, key) in (1..).zip(&all) {
+        world.put_one((1, sequence), key, Some(key)).unwrap();
+        world.write("other", sequence, key).unwrap();
+    }
+    let before = world.scan();
+    for round in 0..8u32 {
+        let splits = [
+            (TABLE, 0, MIDDLE >> (round + 1)),
+            (TABLE, 1, MIDDLE | 1 << (30 - round)),
+            ("other", 0, MIDDLE >> round),
+        ];
+        std::thread::scope(|scope| {
+            for (table, tablet, at) in splits {
+                let world = &world;
+                scope.spawn(move || until_told(|| world.split(table, tablet, at)).unwrap());
+            }
+        });
+        assert_eq!(world.info(2).tablets.len() as u32, 4 + 2 * round);
+        assert_eq!(world.scan(), before, "round {round}");
+    }
+    for (sequence, key) in (100..).zip(&all) {
+        assert_eq!(world.put_one((1, sequence), key, Some(b"w")).unwrap(), version(2));
+        world.write("other", sequence, key).unwrap();
+    }
+}
+
+/// A table is dropped while it is split, at any step of that: nothing of it is left, and one of its name is made, used
+/// and split as any other. What the step under way had begun stayed, and the name could not be made again, or its
+/// tablet never be split.
+#[test]
+fn a_table_that_is_dropped_while_it_is_split_leaves_nothing() {
+    let world = World::new(1);
+    for round in 0..30u64 {
+        for (sequence, key) in (1..).zip(keys(true).take(20)) {
+            let written = world.put_one((round, sequence), &key, Some(&[7; 60_000]));
+            assert_eq!(written.unwrap(), version(1));
+        }
+        let told = std::thread::scope(|scope| {
+            let split = scope.spawn(|| world.split(TABLE, 0, MIDDLE));
+            let begun = || world.info(1).tablets[0].split.is_some() || split.is_finished();
+            while round % 2 == 1 && !begun() {}
+            (0..round % 12).for_each(|_| std::thread::yield_now());
+            world.drop_table(TABLE);
+            split.join().unwrap()
+        });
+        if let Err(e) = told {
+            let is_dropped = matches!(e.kind, Kind::NotFound | Kind::Retry);
+            assert!(is_dropped && e.message.contains("dropped"), "{e}");
+        }
+        world.make(TABLE, 1 + round as u16 % 2);
+        assert_eq!(world.scan(), []);
+        if round % 2 == 1 {
+            world.drop_table(TABLE);
+            world.make(TABLE, 1);
+        }
+        assert_eq!(world.put_one((round, 1), &key(true), Some(b"v")).unwrap(), version(1));
+        assert_eq!(spans(&world.split(TABLE, 0, MIDDLE).unwrap()).len(), 2, "round {round}");
+        world.drop_table(TABLE);
+        world.make(TABLE, 1);
+    }
+}
+
+/// Of each tablet where he is, and the keys that he was told of.
+fn follow(world: &World, from: Vec<msg::ChangesAt>) -> Result<(Vec<msg::ChangesAt>, Vec<Vec<u8>>)> {
+    let asked = msg::Changes { table: TABLE.into(), from, wait_ms: 0, values: true };
+    let told = world.wait(|done| world.face.ask_changes(asked, done))?;
+    let keys = told.iter().flat_map(|of| &of.changes).map(|change| change.key.clone()).collect();
+    Ok((told.into_iter().map(|of| of.at).collect(), keys))
+}
+
+/// He began anew, and a cache was emptied. All that showed before is told of by the tablet that was split, and what has
+/// shown since by the one that has it, however late he asks.
+#[test]
+fn who_follows_a_table_goes_on_behind_a_split() {
+    let world = World::new(1);
+    let (lower, upper) = (key(false), key(true));
+    let put = |sequence: u64, key: &[u8]| {
+        world.put_one((1, sequence), key, Some(&sequence.to_le_bytes())).unwrap();
     };
-    let at = |told: Vec<msg::TabletChanges>| told.into_iter().map(|told| told.at).collect();
-    let before: Vec<msg::ChangesAt> = at(changes(Vec::new()).unwrap());
+    let (begin, _) = follow(&world, Vec::new()).unwrap();
+    let early = begin.clone();
+    put(1, &upper);
+    put(2, &lower);
     world.split(TABLE, 0, MIDDLE).unwrap();
-    let e = changes(before).unwrap_err();
-    assert!(e.kind == Kind::NotFound && e.message.contains("split"), "{e}");
-    let now: Vec<msg::ChangesAt> = at(changes(Vec::new()).unwrap());
-    assert_eq!(now.len(), 2);
-    world.put_one((1, 1), &key(true), Some(b"v")).unwrap();
-    let told = changes(now).unwrap();
-    let keys: Vec<_> = told.iter().map(|of| of.changes.len()).collect();
-    assert_eq!(keys, [0, 1]);
+    put(3, &upper);
+    put(4, &lower);
+    let first = [upper.clone(), lower.clone(), lower.clone()];
+    let (at, told) = follow(&world, begin).unwrap();
+    assert_eq!((at.len(), told), (2, first.to_vec()), "the other half from where it began");
+    let (at, told) = follow(&world, at).unwrap();
+    assert_eq!(told, [upper.clone()]);
+    assert_eq!(follow(&world, at.clone()).unwrap(), (at.clone(), Vec::new()));
+    // A half of the half, and who was away for both.
+    world.split(TABLE, 1, MIDDLE + 1).unwrap();
+    put(5, &upper);
+    let (at, told) = follow(&world, at).unwrap();
+    assert_eq!((at.len(), told), (3, Vec::new()));
+    assert_eq!(follow(&world, at).unwrap().1, [upper.clone()]);
+    let (mut at, mut told) = follow(&world, early).unwrap();
+    while at.len() < 3 || told.len() < 5 {
+        let (next, more) = follow(&world, at.clone()).unwrap();
+        assert!(next != at, "he has {told:?}");
+        at = next;
+        told.extend(more);
+    }
+    assert_eq!(told.iter().filter(|key| **key == upper).count(), 3);
+    // Of another table of the name nothing goes on.
+    world.drop_table(TABLE);
+    world.make(TABLE, 1);
+    let e = follow(&world, at).unwrap_err();
+    assert!(e.kind == Kind::NotFound && e.message.contains("fewer tablets"), "{e}");
 }
 
 /// Writers, each of whose keys has its version after each write, and scans and reads that show nothing older than was

@@ -219,6 +219,48 @@ fn when_all_is_quiet_every_cached_price_is_its_record_s() {
     assert_emptied_once(&said);
 }
 
+/// Tablets are split under writers and readers, halves of halves, too, and the invalidator and the node are killed
+/// between: who follows goes on, and nothing is emptied.
+#[test]
+fn a_cache_is_true_and_not_emptied_where_tablets_are_split() {
+    let scratch = Scratch::new();
+    let mut stand = stand(&scratch);
+    let mut running = Some(invalidator(&stand));
+    settle(&stand);
+    let traffic = Traffic::default();
+    let (servers, socket) = (stand.servers(), stand.node.socket());
+    let mut said = String::new();
+    std::thread::scope(|scope| {
+        let (traffic, servers, socket) = (&traffic, &servers, &socket);
+        for seed in 0..2 {
+            scope.spawn(move || traffic.write(seed, &mut Records::at(socket)));
+            scope.spawn(move || traffic.read(100 + seed, &mut Records::at(socket), servers));
+        }
+        for tablet in ["0", "3", "1", "4", "0", "2"] {
+            traffic.goes_on(50, 0);
+            stand.node.run(&["table", "split", "items", "--tablet", tablet]).ok();
+            match tablet {
+                // Before it is told of the other half, perhaps, and behind that.
+                "3" => stand.node.kill_and_start(),
+                "4" => {
+                    said += &running.take().unwrap().kill().whole();
+                    traffic.goes_on(50, 0);
+                    running = Some(invalidator(&stand));
+                }
+                _ => {}
+            }
+        }
+        traffic.goes_on(50, 0);
+        traffic.is_over.store(true, Ordering::Relaxed);
+    });
+    settle(&stand);
+    assert_true(&stand, &mut Records::to(&stand));
+    said += &running.take().unwrap().kill().whole();
+    assert_emptied_once(&said);
+    let told = stand.node.run(&["table", "describe", "items"]).ok();
+    assert!(told.contains("tablet 8: hashes"), "{told}");
+}
+
 /// Whatever is cached is what the records say. What was told again behind a start may have left nothing, so some are read
 /// first: an old value that is cached stays.
 #[track_caller]

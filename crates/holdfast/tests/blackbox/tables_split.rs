@@ -29,6 +29,13 @@ fn a_tablet_is_split_by_command() {
         "00000000 to 7fffffff",
         "c0000001",
     ]);
+    // There is a border, and not of that tablet.
+    t(&node, &["split", "users", "--tablet", "99", "--at", "80000000"]).refused(&["0 to 2"]);
+    t(&node, &["split", "users", "--tablet", "1", "--at", "80000000"]).refused(&[
+        "users",
+        "80000000 to bfffffff",
+        "without any",
+    ]);
     t(&node, &["split", "users", "--tablet", "3"]).refused(&["users", "tablet 3", "3 of them"]);
     t(&node, &["split", "nobodys", "--tablet", "0"]).refused(&["nobodys", "table create"]);
     t(&node, &["create", "users"]).ok();

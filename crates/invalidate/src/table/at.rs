@@ -32,13 +32,14 @@ impl TableAt {
         Ok(TableAt { table: table.to_owned(), tablets: tablets.collect::<Result<_>>()? })
     }
 
-    /// Whether all that lies before `other` lies before it. Places of another life are none of this one's.
+    /// Whether all that lies before `other` lies before it. Places of another life are none of this one's. Before what a
+    /// tablet shows that was cut off another one since lies nothing but what that one has shown.
     pub(crate) fn covers(&self, other: &TableAt) -> bool {
         let covers = |(at, other): (&ChangesAt, &ChangesAt)| {
             (at.form, at.life) == (other.form, other.life) && at.next >= other.next
         };
         self.table == other.table
-            && self.tablets.len() == other.tablets.len()
+            && self.tablets.len() >= other.tablets.len()
             && self.tablets.iter().zip(&other.tablets).all(covers)
     }
 }
@@ -99,6 +100,8 @@ mod tests {
         );
         let covers = |other: &str| position.covers(&Position::parse(other).unwrap());
         assert!(covers(text) && covers(&text.replace(".ff.3.", ".ff.2.")));
+        let split = Position::parse(&format!("{text},deadbeef.fc.1")).unwrap();
+        assert!(split.covers(&position) && !position.covers(&split), "{split}");
         for other in [".ff.4.", ".fd.3."] {
             assert!(!covers(&text.replace(".ff.3.", other)), "{other}");
         }

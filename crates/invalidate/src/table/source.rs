@@ -184,9 +184,12 @@ impl Follower {
         let tablets = from.len();
         let asked = Changes { table: self.table.clone(), from, values: self.values, wait_ms };
         let told = self.client.table_changes(&asked)?;
-        match told.len() == tablets {
+        // Of more, where some of them were split since.
+        match told.len() >= tablets {
             true => Ok(told),
-            false => Err(Error::bug("follow a table: another number of tablets is told of")),
+            false => {
+                Err(Error::bug("follow a table: fewer tablets are told of than were asked for"))
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::TableFace;
 use crate::ids::{Epoch, Place, StreamId};
-use crate::tablet::changes::{ChangesAt, Steps};
+use crate::tablet::changes::{ChangesAt, Steps, follow};
 use crate::tablet::{Shown, Tablet};
 use crate::tablets::OpenTablet;
 use holdfast_base::checksum::crc32c;
@@ -148,28 +148,34 @@ impl TableFace {
         if asked.from.is_empty() {
             return tablets.iter().map(|tablet| now(tablet)).collect();
         }
-        if asked.from.len() != tablets.len() {
-            return Err(Error::not_found(
-                "it has other tablets than it had: it was made anew, or split",
-            ));
+        if asked.from.len() > tablets.len() {
+            return Err(Error::not_found("it has fewer tablets than it had: it was made anew"));
         }
         let mut left = ANSWER_BYTES_MAX as u64;
-        let mut told = Vec::with_capacity(tablets.len());
-        for (number, (tablet, from)) in tablets.iter().zip(&asked.from).enumerate() {
-            let changes = match left {
+        let behind = |number: usize| {
+            let from = &asked.from[number];
+            if left == 0 {
                 // The next answer has them.
-                0 => msg::TabletChanges { at: from.clone(), changes: Vec::new() },
-                _ => behind(tablet, from, asked.values, left)?.ok_or_else(|| {
-                    Error::not_found(format!(
-                        "what has shown in its tablet {number} since is not known any more"
-                    ))
-                })?,
-            };
+                return Ok((msg::TabletChanges { at: from.clone(), changes: Vec::new() }, false));
+            }
+            let told = behind(&tablets[number], from, asked.values, left)?;
+            let (changes, is_all) = told.ok_or_else(|| {
+                Error::not_found(format!(
+                    "what has shown in its tablet {number} since is not known any more"
+                ))
+            })?;
             let bytes: usize = changes.changes.iter().map(bytes).sum();
             left = left.saturating_sub(bytes as u64);
-            told.push(changes);
-        }
-        Ok(told)
+            Ok((changes, is_all))
+        };
+        let cut_off = |number: usize| {
+            cut_off(&tablets[number])?.ok_or_else(|| {
+                Error::not_found(format!(
+                    "its tablet {number} was cut off another one since, and what has shown there is not known any more"
+                ))
+            })
+        };
+        follow(asked.from.len(), tablets.len(), behind, cut_off)
     }
 }
 
@@ -208,7 +214,7 @@ fn behind(
     from: &msg::ChangesAt,
     values: bool,
     bytes_max: u64,
-) -> Result<Option<msg::TabletChanges>> {
+) -> Result<Option<(msg::TabletChanges, bool)>> {
     look(open, |tablet, told| {
         let here = told(tablet.changes_now());
         let next = match here.life == from.life {
@@ -216,7 +222,7 @@ fn behind(
             false if here.form != from.form => None,
             false => tablet.changes_resume(&seen(&from.seen)),
         };
-        let Steps { changes, at, .. } =
+        let Steps { changes, at, is_cut } =
             tablet.changes_behind(next?, msg::CHANGES_MAX, bytes_max)?;
         let value = |value: Option<crate::ids::Value>| value.filter(|_| values).map(|v| v.to_vec());
         let changes = changes.into_iter().map(|change| msg::RecordChange {
@@ -224,7 +230,15 @@ fn behind(
             before: value(change.before),
             after: value(change.after),
         });
-        Some(msg::TabletChanges { at: told(at), changes: changes.collect() })
+        Some((msg::TabletChanges { at: told(at), changes: changes.collect() }, !is_cut))
+    })
+}
+
+/// Where a tablet is followed from by who has followed the one that it was cut off.
+fn cut_off(open: &OpenTablet) -> Result<Option<msg::TabletChanges>> {
+    look(open, |tablet, told| {
+        let at = told(tablet.changes_cut_off()?);
+        Some(msg::TabletChanges { at, changes: Vec::new() })
     })
 }
 

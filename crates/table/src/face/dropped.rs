@@ -43,15 +43,23 @@ impl TableFace {
     fn drop_everywhere(&self, table: &str) -> Result<Dropped> {
         let name = TableName::new(table)?;
         self.check_opened(&name)?;
+        let _unsplit = self.end_splits(&name);
         let tablets = self.tables.held().get(&name).cloned().unwrap_or_default();
         let mut all = Vec::new();
         for open in tablets.values() {
             all.extend(open.fold().read(|view, _| view.made_or_begun())?);
         }
         let Some(first) = all.first() else { return Err(self.none(table)) };
+        // What a split has begun goes, too, though it may not show yet.
+        let next = all.last().map(|last| Made { tablet: last.tablet + 1, ..last.clone() });
+        let has_begun = |next: &Made| {
+            next.form.members.len() == 1 && self.if_open(&name, next.tablet).is_some()
+        };
+        let next = next.filter(has_begun);
         let own = self.regions.own();
         let others: Vec<RegionId> = first.form.regions().filter(|region| *region != own).collect();
         let others = if first.form.members.len() > 1 { others } else { Vec::new() };
+        all.extend(next);
         // In this region first: who hears nothing of it now is told by it whenever it says something.
         self.drop_here(&name, &all)?;
         let told = |region: &RegionId| {

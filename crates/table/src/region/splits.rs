@@ -2,7 +2,7 @@
 //! their regions, and what carries a split on, with writes, groups and repetitions beside it, appends that take their
 //! time, fail, or come late, and starts behind every entry. In each state nothing that anybody was told is another
 //! thing later; where all ends, each request has come to one thing, each key has one line of versions without gaps, and
-//! whoever reads it newest reads its end.
+//! whoever reads it newest reads its end. Somebody follows what shows ([`follower`]).
 
 use super::homes::key_of_all;
 use super::model::states_max;
@@ -15,6 +15,7 @@ use crate::tablet::span::{self, Half};
 use crate::tablet::split::{Growth, Next, PIECES_BYTES, Splitting};
 use crate::tablet::{Form, Mode, Tablet};
 use crate::view::{Child, Made, TabletView, given};
+use follower::Follower;
 use holdfast_base::ids::Index;
 use holdfast_base::stream;
 use holdfast_env::trial::Trial;
@@ -23,6 +24,8 @@ use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
+
+mod follower;
 
 const SETTINGS: Settings = Settings {
     policy: super::Policy::Wait,
@@ -49,6 +52,7 @@ struct Left {
     starts: u8,
     fails: u8,
     ticks: u8,
+    follows: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,8 @@ enum Step {
     Start,
     Split,
     Drive,
+    /// The follower is told of so many steps of each tablet.
+    Follow(usize),
 }
 
 /// What a client has asked, and what it was told.
@@ -103,6 +109,7 @@ struct World {
     attempts: u64,
     said: bool,
     asks: Vec<Ask>,
+    follower: Follower,
     left: Left,
     wrong: Option<String>,
 }
@@ -137,6 +144,7 @@ impl World {
             attempts: 0,
             said: false,
             asks: Vec::new(),
+            follower: Follower::default(),
             left,
             wrong: None,
         };
@@ -148,7 +156,8 @@ impl World {
 
     /// Behind these steps, each of which happens.
     fn behind(mode: Mode, left: Left, steps: &[Step]) -> World {
-        let mut world = World::first(mode, Left { writes: 2, deletes: 1, ticks: 1, ..left });
+        let mut world =
+            World::first(mode, Left { writes: 2, deletes: 1, ticks: 1, follows: 1, ..left });
         for step in steps {
             assert!(world.take(*step), "{step:?}");
         }
@@ -244,6 +253,10 @@ impl World {
         span::cut(1, span_of).unwrap()
     }
 
+    fn number_of(&self, key: &[u8]) -> u16 {
+        span::number_at(&self.cut(), hash_of(key))
+    }
+
     /// As the face does it.
     fn ask(&mut self, at: usize, request: Request) {
         let cut = self.cut();
@@ -325,6 +338,7 @@ impl World {
                 self.append(1, child(made(self.mode(), 1)), false);
             }
             Step::Drive => return self.drive(),
+            Step::Follow(most) if some(&mut self.left.follows) => self.follow(most),
             _ => return false,
         }
         true
@@ -360,6 +374,7 @@ impl World {
         self.appending = Default::default();
         self.late = [None, None];
         (self.driver, self.driving) = (None, false);
+        self.follower.life += 1;
         self.asks.iter_mut().for_each(|ask| ask.waits = false);
         self.views = [begun(0), begun(1)];
         for at in 0..2 {
@@ -428,6 +443,8 @@ impl World {
             Step::Start,
             Step::Split,
             Step::Drive,
+            Step::Follow(1),
+            Step::Follow(usize::MAX),
         ];
         steps.extend((0..self.asks.len()).map(Step::Repeat));
         for at in 0..2 {
@@ -440,6 +457,7 @@ impl World {
         let mut hasher = DefaultHasher::new();
         (&self.logs, &self.appending, &self.late, self.left, &self.asks).hash(&mut hasher);
         (self.driving, self.said, self.attempts).hash(&mut hasher);
+        self.follower.hash(&mut hasher);
         self.driver.as_ref().map(Splitting::key).hash(&mut hasher);
         for view in &self.views {
             let of_region = |region: &mut Region| {
@@ -485,7 +503,7 @@ impl World {
         if world.asks.iter().any(unanswered) {
             return Some(format!("nobody is told: {:?}", world.asks));
         }
-        (0..2).find_map(|upper| world.line(upper))
+        (0..2).find_map(|upper| world.line(upper)).or_else(|| world.followed())
     }
 
     /// What is wrong with the versions of a key.
@@ -502,7 +520,7 @@ impl World {
             return Some(format!("versions of a key have gaps: {versions:?}"));
         }
         let key = key(upper == 1);
-        let number = usize::from(span::number_at(&self.cut(), hash_of(&key)));
+        let number = usize::from(self.number_of(&key));
         let shown = self.views[number].look(|tablet| tablet.record(&key).cloned()).unwrap();
         let shown = shown.filter(|record| record.value.is_some());
         let last = versions.last().filter(|(_, at)| self.asks[*at].what != What::Delete);
@@ -552,12 +570,22 @@ fn search(first: World, states_max: usize) -> (usize, bool, Option<(Vec<Step>, S
     (seen.len(), true, None)
 }
 
-const WRITES: Left =
-    Left { writes: 2, deletes: 0, groups: 0, reads: 0, repeats: 1, starts: 1, fails: 0, ticks: 1 };
+const WRITES: Left = Left {
+    writes: 2,
+    deletes: 0,
+    groups: 0,
+    reads: 0,
+    repeats: 1,
+    starts: 1,
+    fails: 0,
+    ticks: 1,
+    follows: 0,
+};
 const FAILS: Left = Left { writes: 1, fails: 1, starts: 0, ticks: 2, ..WRITES };
 const GROUPS: Left = Left { writes: 1, groups: 1, ..WRITES };
 const READS: Left = Left { writes: 1, reads: 1, repeats: 0, ..WRITES };
 const DELETES: Left = Left { writes: 1, deletes: 1, ticks: 2, ..WRITES };
+const FOLLOWS: Left = Left { repeats: 0, ticks: 0, follows: 2, ..WRITES };
 
 /// The upper key is written.
 const WRITTEN: [Step; 2] = [Step::Write(true), Step::Durable(0)];
@@ -565,6 +593,8 @@ const WRITTEN: [Step; 2] = [Step::Write(true), Step::Durable(0)];
 const DELETED: [Step; 4] = [WRITTEN[0], WRITTEN[1], Step::Delete, Step::Durable(0)];
 const FORGOTTEN: [Step; 6] =
     [DELETED[0], DELETED[1], DELETED[2], DELETED[3], Step::Tick(0), Step::Durable(0)];
+/// Somebody has followed the table since before the upper key was written.
+const FOLLOWED: [Step; 3] = [Step::Follow(1), WRITTEN[0], WRITTEN[1]];
 /// Its half begins to leave, and the first part of it is given.
 const LEAVING: [Step; 4] = [Step::Split, Step::Durable(1), Step::Drive, Step::Durable(0)];
 const GIVEN: [Step; 2] = [Step::Drive, Step::Durable(1)];
@@ -578,6 +608,9 @@ fn all() -> Vec<(Mode, Left, Vec<Step>)> {
             all.push((mode, left, [&WRITTEN[..], &LEAVING, &GIVEN].concat()));
             all.push((mode, left, [&WRITTEN[..], &LEAVING, &GIVEN, &GIVEN, &GIVEN].concat()));
         }
+        all.push((mode, FOLLOWS, FOLLOWED.to_vec()));
+        all.push((mode, FOLLOWS, [&FOLLOWED[..], &LEAVING, &GIVEN].concat()));
+        all.push((mode, FOLLOWS, [&FOLLOWED[..], &LEAVING, &GIVEN, &GIVEN, &GIVEN].concat()));
         for before in [&DELETED[..], &FORGOTTEN] {
             all.push((mode, DELETES, before.to_vec()));
             all.push((mode, DELETES, [before, &LEAVING, &GIVEN].concat()));
@@ -600,6 +633,8 @@ fn a_split_loses_nothing_and_does_nothing_twice_whatever_comes_between() {
 #[test]
 fn each_rule_of_a_split_is_one_that_the_search_needs() {
     for bug in [
+        "table.changes-of-a-half-from-now",
+        "table.changes-of-a-half-too-soon",
         "table.read-behind-a-split",
         "table.split-decides-on",
         "table.split-forgets-meanwhile",

@@ -70,6 +70,35 @@ pub struct Steps {
     pub is_cut: bool,
 }
 
+/// What is told, tablet by tablet, to who has followed so many of a table's tablets. Those that were cut off one of them
+/// since are told of from where they were, once the others have told all that they show: so of each record what showed
+/// first is told first.
+///
+/// `behind` tells of a tablet that he follows, by its number, and whether that is all that it shows; `cut_off` of one
+/// that he follows from now on.
+///
+/// # Errors
+/// What they say.
+pub fn follow<T, E>(
+    followed: usize,
+    tablets: usize,
+    mut behind: impl FnMut(usize) -> Result<(T, bool), E>,
+    cut_off: impl FnMut(usize) -> Result<T, E>,
+) -> Result<Vec<T>, E> {
+    let (mut told, mut is_all) = (Vec::with_capacity(tablets), true);
+    for number in 0..followed {
+        let (one, all) = behind(number)?;
+        told.push(one);
+        is_all &= all;
+    }
+    if is_all || planted!("table.changes-of-a-half-too-soon") {
+        for one in (followed..tablets).map(cut_off) {
+            told.push(one?);
+        }
+    }
+    Ok(told)
+}
+
 /// Whether somebody has asked: set by readers, who share the tablet.
 #[derive(Debug, Default)]
 struct Asked(AtomicBool);
@@ -103,6 +132,9 @@ pub(super) struct Changes {
     by_stream: BTreeMap<StreamId, VecDeque<(u64, Shown)>>,
     /// The first step's number.
     first: u64,
+    /// Of a tablet that was cut off another one in this process: the number of its first step of all. What showed of its
+    /// records before are steps of the other one's.
+    cut_off_at: Option<u64>,
     /// What every later start begins with, or more.
     begun: BTreeMap<StreamId, Shown>,
     bytes: u64,
@@ -129,9 +161,16 @@ impl Changes {
     /// Nothing is known of what was before: no place of before is one any more.
     pub(super) fn begin_anew(&mut self, shown: &BTreeMap<StreamId, Shown>) {
         self.first = self.next() + 1;
+        self.cut_off_at = None;
         self.begun.clone_from(shown);
         (self.steps, self.by_stream, self.bytes) = (VecDeque::new(), BTreeMap::new(), 0);
         self.floor.clone_from(shown);
+    }
+
+    /// The tablet is cut off another one, by which these streams had shown so far.
+    pub(super) fn begin_cut_off(&mut self, shown: &BTreeMap<StreamId, Shown>) {
+        self.begin_anew(shown);
+        self.cut_off_at = Some(self.first);
     }
 
     /// Whether anybody may want the next step.
@@ -253,6 +292,17 @@ impl Tablet {
     pub fn changes_now(&self) -> ChangesAt {
         self.changes.asked.set();
         self.place(self.changes.next())
+    }
+
+    /// The place in front of all that has shown here of the records of a tablet that was cut off another one. Nothing where
+    /// that is not kept any more, or it was cut off before this process began.
+    pub fn changes_cut_off(&self) -> Option<ChangesAt> {
+        self.changes.asked.set();
+        let next = self.changes.cut_off_at.filter(|next| *next >= self.changes.first)?;
+        match planted!("table.changes-of-a-half-from-now") {
+            true => Some(self.changes_now()),
+            false => Some(self.place(next)),
+        }
     }
 
     /// The steps behind a place of this tablet in memory: at most so many, and together not more bytes of keys and

@@ -161,7 +161,9 @@ impl Growing {
             *self = Growing::new(form, *region, *log, self.span.clone());
             self.attempt = pieces.attempt;
         }
-        if (self.attempt, self.next) != (pieces.attempt, pieces.number) {
+        let is_of_another = self.attempt != pieces.attempt;
+        if self.next != pieces.number || (is_of_another && !planted!("table.split-of-two-attempts"))
+        {
             return Ok(None);
         }
         self.next += 1;
@@ -175,7 +177,7 @@ impl Growing {
     pub fn into_tablet(self) -> Box<Tablet> {
         let mut tablet = self.tablet;
         tablet.span = self.span;
-        tablet.changes.begin_anew(&tablet.shown);
+        tablet.changes.begin_cut_off(&tablet.shown);
         tablet
     }
 }
@@ -373,3 +375,8 @@ impl Splitting {
         (self.attempt, self.number << 1 | u64::from(self.given.is_some()))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod plain;
+#[cfg(test)]
+mod tests;

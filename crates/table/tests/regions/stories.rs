@@ -15,8 +15,8 @@ use holdfast_table::tablet::Form;
 use holdfast_table::view::Made;
 use holdfast_wire::table::{self as msg, Expect, Row, TableMode, Written};
 use holdfast_wire::{
-    OP_TABLE_ADOPT, OP_TABLE_DROP, OP_TABLE_GONE, OP_TABLE_MAKE, OP_TABLE_PREPARE, OP_TABLE_TELL,
-    OP_TABLE_WRITE,
+    OP_TABLE_ADOPT, OP_TABLE_DROP, OP_TABLE_GONE, OP_TABLE_MAKE, OP_TABLE_PREPARE, OP_TABLE_SPLIT,
+    OP_TABLE_TELL, OP_TABLE_WRITE,
 };
 use std::sync::{Arc, Mutex};
 
@@ -443,5 +443,61 @@ fn a_table_that_is_dropped_is_dropped_by_who_was_away_too() {
         let plan = Plan { mode, tablets, ..plan(seed) };
         let report = run_story(plan, &[], false, dropped_while_one_is_away);
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+async fn split(visitor: &Visitor, region: u8, table: &str) -> Result<msg::TableInfo> {
+    let split = msg::Split { table: table.into(), tablet: 0, at: 1 << 31 }.to_bytes();
+    let asked = visitor.ask(region, OP_TABLE_SPLIT, split, None, 20_000);
+    Ok(msg::TableInfo::from_bytes(&asked.await?.meta)?)
+}
+
+async fn split_in_each_region(world: Arc<World>, visitor: Visitor) {
+    world.cells.iter().for_each(|cell| cell.start());
+    visitor.pause(SECOND, SECOND).await;
+    let shared = &world.shared;
+    let own =
+        msg::Make { table: OWN.into(), mode: TableMode::Timeline, tablets: 1, everywhere: false };
+    let make_own = || visitor.ask(0, OP_TABLE_MAKE, own.to_bytes(), None, 20_000);
+    let made = until(&visitor, || visitor.make(0)).await;
+    if let Err(e) = made.map(drop).and(until(&visitor, make_own).await.map(drop)) {
+        return shared.violate(format!("nothing is made: {e}"));
+    }
+    for region in 0..REGIONS {
+        let told = until(&visitor, || split(&visitor, region, TABLE)).await;
+        let is_refused = |e: &Error| {
+            e.kind == Kind::Unsupported
+                && e.message.contains("split tablet 0 of table")
+                && e.message.contains("in several regions")
+        };
+        if !told.as_ref().is_err_and(is_refused) {
+            shared.violate(format!("region {region} was to split it: {told:?}"));
+        }
+        let info = until(&visitor, || visitor.describe(region)).await;
+        let is_whole =
+            |info: &msg::TableInfo| info.tablets.len() == 1 && info.tablets[0].split.is_none();
+        if !info.as_ref().is_ok_and(is_whole) {
+            shared.violate(format!("region {region} has begun: {info:?}"));
+        }
+    }
+    // One that is in this region alone is split as any other.
+    let told = until(&visitor, || split(&visitor, 0, OWN)).await;
+    if !told.as_ref().is_ok_and(|info| info.tablets.len() == 2) {
+        shared.violate(format!("its own table: {told:?}"));
+    }
+    for sequence in 1..=3 {
+        if let Err(e) = until(&visitor, || put(&visitor, 1, sequence, 10)).await {
+            shared.violate(format!("a table that was not split takes nothing: {e}"));
+        }
+    }
+}
+
+/// Each region would have to copy the half, and a takeover could come in between.
+#[test]
+fn a_table_of_several_regions_is_not_split_and_says_so() {
+    for (seed, (mode, _)) in WORDS.into_iter().enumerate() {
+        let plan = Plan { mode, ..plan(seed as u64) };
+        let report = run_story(plan, &[], false, split_in_each_region);
+        assert_eq!(report.violations, Vec::<String>::new(), "{mode:?}");
     }
 }
