@@ -8,7 +8,7 @@ mod together;
 pub use follow::{Follow, Rode};
 pub use itinerary::{Itinerary, Leg, what};
 pub use select::{Candidate, Chosen, select};
-pub use together::{Heard, ImageSums, Server, Together, disk_views};
+pub use together::{Heard, ImageSums, Server, Together, all_disk_views, disk_views};
 
 use crate::client::{Client, Ticket, decode, waits};
 use crate::connection::Response;

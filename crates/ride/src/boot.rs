@@ -567,7 +567,8 @@ impl Boot {
         sometimes!("a view that begins doubted an image that it was given");
         let Offer { giver, view, index, .. } = offer;
         match giver {
-            Giver::Here => views.doubt(view, *index),
+            // One that was just read for somebody else is what it was found to be.
+            Giver::Here => drop(views.doubt(view, *index)),
             Giver::There(address) => {
                 let doubt = Doubt { view: view.clone(), index: *index };
                 let request = request(wire::OP_RIDE_DOUBT, doubt.to_bytes());

@@ -335,12 +335,16 @@ impl ViewFace {
     fn catalog(self: Arc<Self>, request: Request<'_>) {
         let Some((topic, reply)) = request.decode::<String>("describe a topic") else { return };
         self.with_topic(topic, reply, |_, fold, reply| {
-            let catalog = fold.read(|view, applied| {
-                let catalog = view.catalog();
+            let told = |catalog: &Catalog, applied: Index| {
                 let collections = catalog.all().map(|(_, one)| one.clone()).collect();
                 msg::Catalog { collections, horizon: catalog.horizon(), applied }
-            });
-            answer(reply, coded(catalog));
+            };
+            let now = fold.read(|view, applied| told(view.catalog(), applied));
+            // Of one that has stopped as of the entry that it has come to: collections never go, and who reads as of
+            // an earlier one, or rides an image, needs them.
+            let applied = fold.status().applied;
+            let catalog = now.unwrap_or_else(|_| fold.read_last(|v| told(v.catalog(), applied)));
+            answer(reply, coded(Ok(catalog)));
         });
     }
 
@@ -398,8 +402,7 @@ impl ViewFace {
             return answer(reply, Err(Error::invalid(wrong)));
         }
         self.with_topic(get.topic.clone(), reply, move |face, fold, reply| {
-            let hashes = fold.read(|view, _| {
-                let catalog = view.catalog();
+            let hashes = catalog_at(&fold, get.at, |catalog| {
                 let hash = |key: &msg::Key| {
                     catalog.check_for("read items", key.collection, &key.key)?;
                     Ok(catalog.hash(key.collection, &key.key))
@@ -420,8 +423,9 @@ impl ViewFace {
     fn scan(self: Arc<Self>, request: Request<'_>) {
         let Some((scan, reply)) = request.decode::<msg::Scan>("seek items") else { return };
         self.with_topic(scan.topic.clone(), reply, move |face, fold, reply| {
-            let hash =
-                fold.read(|view, _| view.catalog().hash_of_prefix(scan.collection, &scan.prefix));
+            let hash = catalog_at(&fold, scan.at, |catalog| {
+                catalog.hash_of_prefix(scan.collection, &scan.prefix)
+            });
             let hash = match hash.and_then(|hash| hash) {
                 Ok(hash) => hash,
                 Err(e) => return answer(reply, Err(e)),
@@ -481,7 +485,7 @@ impl ViewFace {
         };
         let rides = rides.clone();
         self.with_topic(board.view.topic.clone(), reply, move |face, fold, reply| {
-            let checked = fold.read(|topic, _| check_fields(topic.catalog(), &wish));
+            let checked = catalog_at(&fold, board.at, |catalog| check_fields(catalog, &wish));
             if let Err(e) = checked.and_then(|checked| checked) {
                 return answer(reply, Err(e));
             }
@@ -531,8 +535,22 @@ impl ViewFace {
     fn doubt(self: Arc<Self>, request: Request<'_>) {
         let asked = request.decode::<msg::Doubt>("doubt an image");
         let Some((msg::Doubt { view, index }, reply)) = asked else { return };
-        self.views.doubt(&view, index);
-        answer(reply, coded(Ok(())));
+        answer(reply, coded(self.views.doubt(&view, index)));
+    }
+}
+
+/// Reads a topic's catalog for who asks as of an entry, or of the present. The first is answered also where the topic
+/// goes on with an entry that this build does not know: the views held what was before, and refused to say it.
+fn catalog_at<R>(
+    fold: &crate::views::Topic,
+    at: Option<Index>,
+    read: impl FnOnce(&Catalog) -> R,
+) -> Result<R> {
+    match at {
+        Some(_) if !planted!("ride.stopped-topics-are-mute") => {
+            Ok(fold.read_last(|topic| read(topic.catalog())))
+        }
+        _ => fold.read(|topic, _| read(topic.catalog())),
     }
 }
 

@@ -3,6 +3,7 @@
 //! something to answer. Makes slabs on the node's workers, one a job; decides nothing. Its images are
 //! in [`images`], its riders in [`riders`].
 
+mod doubts;
 mod images;
 mod projections;
 mod riders;

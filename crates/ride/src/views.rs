@@ -12,7 +12,7 @@ use crate::boot::{Boot, remove_left};
 use crate::image::Image;
 use crate::rides::{Rides, Whole};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, replace_file};
 use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::trial::Knob;
@@ -91,8 +91,8 @@ struct Kept {
     views: BTreeMap<PathBuf, Arc<RunView>>,
     /// Those that are to be opened, or are being opened: nobody opens one that was stopped meanwhile.
     coming: BTreeMap<PathBuf, ViewName>,
-    /// Those that could not be opened, and why.
-    failed: BTreeMap<PathBuf, (ViewName, Error)>,
+    /// Those that could not be opened: until they are, also while that is tried again.
+    failed: BTreeMap<PathBuf, Failed>,
     /// Those that begin with images.
     booting: BTreeMap<PathBuf, (ViewName, Arc<Boot>)>,
     /// Where it is not known any more which view is kept, and what was reported of that.
@@ -101,6 +101,15 @@ struct Kept {
     damaged: BTreeMap<PathBuf, Error>,
     /// When each was last begun with images.
     booted_ns: BTreeMap<PathBuf, u64>,
+}
+
+/// A view that could not be opened.
+#[derive(Clone, Debug)]
+struct Failed {
+    name: ViewName,
+    why: Error,
+    /// When that came out.
+    at_ns: u64,
 }
 
 /// What is known of images that some view lost.
@@ -166,6 +175,11 @@ pub enum KeptView {
 }
 
 impl Kept {
+    /// Whether somebody is just opening the view of this directory.
+    fn is_tried(&self, place: &Path) -> bool {
+        self.coming.contains_key(place) || self.booting.contains_key(place)
+    }
+
     fn comes(&self, doing: &str, is_one: impl Fn(&ViewName) -> bool) -> Option<Error> {
         let booting = self.booting.values().map(|(name, boot)| (name, boot.progress()));
         let coming = self.coming.values().map(|name| (name, "it is being opened".to_owned()));
@@ -345,10 +359,7 @@ impl Views {
         {
             let mut kept = self.kept();
             let Kept { views, coming, booting, .. } = &*kept;
-            if views.contains_key(&place)
-                || coming.contains_key(&place)
-                || booting.contains_key(&place)
-            {
+            if views.contains_key(&place) || kept.is_tried(&place) {
                 return Err(doing(Error::exists("it runs here already")));
             }
             if views.len() + coming.len() + booting.len() >= VIEWS_MAX {
@@ -360,11 +371,17 @@ impl Views {
         if let Err(e) = self.write_down(name, &place) {
             // Nothing says that it is to run.
             self.kept().coming.remove(&place);
-            return Err(doing(e.context("write down that it runs")));
+            return Err(doing(e));
         }
         self.begin(name, &place).map_err(|e| {
             self.could_not_open(name, &place, e.clone());
-            doing(e)
+            match e.kind {
+                Kind::Full => doing(Error::full(format!(
+                    "{e}: it is tried again by itself, and runs once there is room (`holdfast view status`), or \
+                     never after `holdfast view stop`"
+                ))),
+                _ => doing(e),
+            }
         })
     }
 
@@ -398,9 +415,14 @@ impl Views {
 
     fn write_name(&self, name: &ViewName, place: &Path) -> Result<()> {
         let disk = &*self.node.machine.disk;
-        create_dir_durable(disk, place, 2, "views.directory")?;
-        replace_file(disk, &place.join("view"), &written_name(name), SITES)?;
-        Ok(())
+        let write = || {
+            create_dir_durable(disk, place, 2, "views.directory")?;
+            replace_file(disk, &place.join("view"), &written_name(name), SITES)
+        };
+        write().map_err(|e| {
+            let file = place.join("view");
+            Error::from(e).context(format_args!("write `{}`, which has it run", file.display()))
+        })
     }
 
     /// Opens a view, or has it begin with images where it has nothing and folding the log would take
@@ -439,8 +461,7 @@ impl Views {
         let boot = Boot::new(self, name, place.to_owned());
         {
             let mut kept = self.kept();
-            let was_failed = kept.failed.remove(place).is_some();
-            if kept.coming.remove(place).is_none() && !was_failed {
+            if kept.coming.remove(place).is_none() {
                 // It was stopped meanwhile.
                 return;
             }
@@ -467,11 +488,6 @@ impl Views {
             // It says itself why not.
             _ => drop(self.open_view(name, place)),
         }
-    }
-
-    /// A view that could not be opened begins in another way.
-    pub(crate) fn begins_otherwise(&self, place: &Path) {
-        self.kept().failed.remove(place);
     }
 
     /// Ends a view for good. What it kept on disk stays, and the answer says where.
@@ -535,8 +551,8 @@ impl Views {
         if let Some(view) = kept.views.get(&place) {
             return Ok(view.clone());
         }
-        if let Some((_, e)) = kept.failed.get(&place) {
-            return Err(e.clone());
+        if let Some(failed) = kept.failed.get(&place).filter(|_| !kept.is_tried(&place)) {
+            return Err(failed.why.clone());
         }
         let whose = format!("find view `{}`", describe(name));
         Err(kept.comes(&whose, |coming| coming == name).unwrap_or_else(|| {
@@ -575,12 +591,12 @@ impl Views {
         }
     }
 
-    /// Somebody says that an image of a view that runs here is wrong.
-    pub(crate) fn doubt(&self, name: &ViewName, index: Index) {
-        if let Ok(view) = self.view(name)
-            && let KeptView::Disk { rides, .. } = &view.kept
-        {
-            rides.doubt_image(index);
+    /// Somebody says that an image of a view that runs here is wrong: see [`Rides::doubt_image`].
+    pub(crate) fn doubt(&self, name: &ViewName, index: Index) -> Result<()> {
+        match self.view(name).as_deref() {
+            Ok(RunView { kept: KeptView::Disk { rides, .. }, .. }) => rides.doubt_image(index),
+            // There is no image that anybody could ride.
+            _ => Ok(()),
         }
     }
 
@@ -617,7 +633,8 @@ impl Views {
     pub fn status(&self) -> Vec<ViewStatus> {
         let (views, failed, coming, booting) = {
             let kept = self.kept();
-            let failed: Vec<_> = kept.failed.values().cloned().collect();
+            let failed = kept.failed.iter().filter(|(place, _)| !kept.is_tried(place));
+            let failed: Vec<_> = failed.map(|(_, failed)| failed.clone()).collect();
             let coming: Vec<_> = kept.coming.values().cloned().collect();
             let booting: Vec<_> = kept.booting.values().cloned().collect();
             (kept.views.values().cloned().collect::<Vec<_>>(), failed, coming, booting)
@@ -644,7 +661,10 @@ impl Views {
             ViewStatus { view, applied, last, riders: 0, stopped, begins, images, level_ms }
         };
         let opens = || "it is being opened".to_owned();
-        all.extend(failed.into_iter().map(|(view, e)| not_open(view, e.message, String::new())));
+        let failed = failed.into_iter();
+        all.extend(
+            failed.map(|Failed { name, why, .. }| not_open(name, why.message, String::new())),
+        );
         all.extend(coming.into_iter().map(|view| not_open(view, String::new(), opens())));
         let booting = booting.into_iter().map(|(view, boot)| (view, boot.progress()));
         all.extend(booting.map(|(view, progress)| not_open(view, String::new(), progress)));
@@ -664,14 +684,17 @@ impl Views {
         views.iter().map(of_one).collect()
     }
 
-    /// Why views do not run, a sentence each.
+    /// Why views do not run, a sentence each; also of those that are just tried again, which may fail once more.
     pub fn stopped(&self) -> Vec<String> {
-        let mut stopped = self.status();
-        stopped.retain(|status| !status.stopped.is_empty());
-        let stopped = stopped.into_iter();
-        stopped
-            .map(|status| format!("view `{}`: {}", describe(&status.view), status.stopped))
-            .collect()
+        let (views, failed) = {
+            let kept = self.kept();
+            let views: Vec<_> = kept.views.values().cloned().collect();
+            (views, kept.failed.values().cloned().collect::<Vec<_>>())
+        };
+        let running = views.iter().filter_map(|view| Some((&view.name, view.status().stopped?)));
+        let failed = failed.iter().map(|failed| (&failed.name, failed.why.clone()));
+        let all = running.chain(failed);
+        all.map(|(name, why)| format!("view `{}`: {}", describe(name), why.message)).collect()
     }
 
     /// Ends all of them, also when one cannot be ended in order.

@@ -97,13 +97,19 @@ impl Together {
     pub fn now(mut servers: Vec<Server>, asked: Board) -> Result<Together> {
         let mut disks = Vec::new();
         for (at, server) in servers.iter_mut().enumerate() {
-            let views = disk_views(&mut server.client, &asked.view.topic)
+            let views = all_disk_views(&mut server.client, &asked.view.topic)
                 .map_err(|e| e.context(format_args!("ride at {}", server.name)))?;
             disks.extend(views.into_iter().map(|one| (at, one)));
         }
         let wanted = Range::new(asked.low, asked.high);
         let topic = asked.view.topic.clone();
+        if disks.is_empty() {
+            return Err(no_view_of(&mut servers, &topic));
+        }
+        let (disks, others): (Vec<_>, Vec<_>) =
+            disks.into_iter().partition(|(_, one)| has_present(one));
         let chosen = select(&candidates(&servers, &disks), wanted)
+            .map_err(|e| but_for(e, &servers, &others, wanted))
             .map_err(|e| e.context(format_args!("ride topic `{topic}`")))?;
         let mut ride = Together::new(servers, asked, None);
         let legs = (1..).zip(chosen).map(|(number, Chosen { candidate, range })| {
@@ -286,7 +292,7 @@ impl Together {
     fn with_image(&mut self) -> Result<Vec<(usize, ViewStatus)>> {
         let (mut disks, mut servers, mut silent) = (Vec::new(), Vec::new(), None);
         for mut server in std::mem::take(&mut self.rest) {
-            match disk_views(&mut server.client, &self.asked.view.topic) {
+            match all_disk_views(&mut server.client, &self.asked.view.topic) {
                 Ok(views) => {
                     disks.extend(views.into_iter().map(|one| (servers.len(), one)));
                     servers.push(server);
@@ -301,6 +307,9 @@ impl Together {
         self.rest = servers;
         if let (true, Some(e)) = (self.rest.is_empty(), silent) {
             return Err(e);
+        }
+        if disks.is_empty() {
+            return Err(no_view_of(&mut self.rest, &self.asked.view.topic));
         }
         let index = self.itinerary().index();
         let images = disks.iter().flat_map(|(_, one): &(usize, ViewStatus)| &one.images);
@@ -323,14 +332,61 @@ impl Together {
     }
 }
 
-/// A node's disk views that can be ridden.
+/// A node's disk views that can be ridden as of the present.
 pub fn disk_views(client: &mut Client, topic: &str) -> Result<Vec<ViewStatus>> {
-    let mut views = client.views(topic)?;
-    views.retain(|one| {
-        let runs = one.stopped.is_empty() && one.begins.is_empty();
-        runs && one.view.kind == ViewKind::Disk {}
-    });
+    let mut views = all_disk_views(client, topic)?;
+    views.retain(has_present);
     Ok(views)
+}
+
+/// A node's disk views, also those that have stopped: these have no present, but the images that they made. And
+/// those that begin, which have neither yet.
+pub fn all_disk_views(client: &mut Client, topic: &str) -> Result<Vec<ViewStatus>> {
+    let mut views = client.views(topic)?;
+    views.retain(|one| one.view.kind == ViewKind::Disk {});
+    Ok(views)
+}
+
+fn has_present(one: &ViewStatus) -> bool {
+    one.stopped.is_empty() && one.begins.is_empty()
+}
+
+/// Nobody who was named runs a disk view of a topic: perhaps as there is no such topic.
+fn no_view_of(servers: &mut [Server], topic: &str) -> Error {
+    let mut asked = servers.iter_mut().map(|server| server.client.view(topic).catalog());
+    // Whoever does not answer is no witness.
+    let none = asked.find_map(|told| told.err().filter(|e| e.kind == Kind::NotFound));
+    let none = none.unwrap_or_else(|| {
+        Error::not_found(
+            "the nodes that were asked run no disk view of it: `holdfast view run disk` runs one, or name \
+             those that do (`--server A,B`)",
+        )
+    });
+    none.context(format_args!("ride topic `{topic}`"))
+}
+
+/// Why a part cannot be ridden: also because of views of it that begin, or have stopped.
+fn but_for(e: Error, servers: &[Server], others: &[(usize, ViewStatus)], wanted: Range) -> Error {
+    let is_of_it = |one: &ViewStatus| Range::part(one.view.part, one.view.of).overlaps(wanted);
+    let (mut kind, mut message) = (e.kind, e.message);
+    for (at, one) in others.iter().filter(|(_, one)| is_of_it(one)) {
+        let (of, ViewStatus { applied, begins, stopped, images, .. }) = (&servers[*at].name, one);
+        if !begins.is_empty() {
+            kind = Kind::Retry;
+            message += &format!("; one of {of} does not answer yet, so ask again: {begins}");
+            continue;
+        }
+        let images: Vec<String> = images.iter().map(|image| image.index.to_string()).collect();
+        let instead = match images.is_empty() {
+            true => "and has no image".to_owned(),
+            false => {
+                format!("and is ridden as of its images alone, `--at {}`", images.join(" or "))
+            }
+        };
+        message +=
+            &format!("; one of {of} has stopped behind entry {applied}, {instead}: {stopped}");
+    }
+    Error { kind, message, ..e }
 }
 
 fn candidates(servers: &[Server], disks: &[(usize, ViewStatus)]) -> Vec<Candidate> {

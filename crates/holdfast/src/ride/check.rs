@@ -7,8 +7,8 @@ use super::follow::Nodes;
 use crate::view::{Node, verify};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_client::view::{ImageSums, Itinerary, Rode, Slab, disk_views};
-use holdfast_command::output::Output;
+use holdfast_client::view::{ImageSums, Itinerary, Rode, Slab, all_disk_views};
+use holdfast_command::output::{Output, aside};
 use holdfast_wire::slab::{Differing, Range, Sums, Tallied, Tally, runs, shown};
 use holdfast_wire::view::Summed;
 use serde_json::json;
@@ -87,7 +87,8 @@ impl Check {
                 doubt(nodes, topic, *index, &differing);
                 return Err(doing(Error::corrupt(format!(
                     "what came as of entry {index} is not what the {who} of it, of keys with hashes {}: \
-                     nodes with an image of it look whether that is wrong, and make another one if it is; \
+                     nodes with an image of it look whether that is wrong, if they have not just done so, and make \
+                     another one if it is; \
                      `holdfast view verify {topic}` says whether the views agree with each other",
                     shown(&differing)
                 ))));
@@ -106,14 +107,17 @@ impl Check {
 }
 
 /// Tells all nodes with an image of an entry and of these sub-ranges that it may be wrong: which one is, each finds out
-/// by reading its own. Nobody waits for that, and who does not answer is not told.
+/// by reading its own. Nobody waits for that, and who does not answer is not told. Who has read it a moment ago says
+/// what came of that, and does not look again.
 fn doubt(nodes: Nodes<'_>, topic: &str, index: Index, differing: &[u8]) {
-    for Node { mut client, .. } in nodes(None).filter_map(Result::ok) {
-        for one in disk_views(&mut client, topic).unwrap_or_default() {
+    for Node { name, mut client } in nodes(None).filter_map(Result::ok) {
+        for one in all_disk_views(&mut client, topic).unwrap_or_default() {
             let range = Range::part(one.view.part, one.view.of);
             let has_image = one.images.iter().any(|image| image.index == index);
             if has_image && differing.iter().any(|s| range.overlaps(Range::of_sub_range(*s))) {
-                let _ = client.doubt(&one.view, index);
+                if let Err(e) = client.doubt(&one.view, index) {
+                    aside(format_args!("{name}: {e}"));
+                }
             }
         }
     }

@@ -75,7 +75,7 @@ pub fn run(
         // Whether there is such a topic at all.
         node.client.view(topic).catalog().map_err(doing)?;
     }
-    let measure = measure(&places, Range::ALL).map_err(|_| no_measure(topic))?;
+    let measure = measure(&places, Range::ALL).map_err(|_| no_measure(topic, &places))?;
     let reached = places.iter().map(|place| place.status.applied).max().unwrap_or_default();
     for (place, range) in &measure {
         places[*place].found.is_measure = true;
@@ -96,8 +96,9 @@ pub fn run(
     if !places.iter().any(was_looked_at) {
         return Err(Error::not_found(format!(
             "verify topic `{topic}`: there is nothing but {} to compare: run another view, or name more \
-             nodes (`--server A,B`)",
-            named(&places, &nodes, |found| found.is_measure)
+             nodes (`--server A,B`){}",
+            named(&places, &nodes, |found| found.is_measure),
+            left_out(&places)
         )));
     }
     places.iter().try_for_each(|place| print(place, &nodes, out))?;
@@ -139,12 +140,22 @@ fn measure(places: &[Place], wanted: Range) -> Result<Vec<(usize, Range)>> {
     Ok(chosen.into_iter().map(|chosen| (disks[chosen.candidate], chosen.range)).collect())
 }
 
-fn no_measure(topic: &str) -> Error {
+fn no_measure(topic: &str, places: &[Place]) -> Error {
     Error::not_found(format!(
         "verify topic `{topic}`: others are compared with disk views, and those of the nodes that were \
          asked do not have all keys: name more nodes (`--server A,B`), or run one (`holdfast view \
-         run disk {topic}`)"
+         run disk {topic}`){}",
+        left_out(places)
     ))
+}
+
+/// Who is left out, as it begins or has stopped, in an error's sentence: perhaps just these are missing.
+fn left_out(places: &[Place]) -> String {
+    let one = |place: &Place| {
+        let why = place.found.left_out.as_ref()?;
+        Some(format!("; `{}` is left out: {why}", describe(&place.status.view)))
+    };
+    places.iter().filter_map(one).collect()
 }
 
 /// What disk views of these nodes hold of a range as of an entry, piece by piece: for who has received that.

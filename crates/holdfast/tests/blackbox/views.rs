@@ -266,7 +266,11 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
     let data = scratch.path("data");
     let settings = format!("{SETTINGS}snapshot_entries = 2\n");
     let mut node = Node::start_with(&data, &settings);
+    // They were told that no view has hashes from 0 to 4294967296.
+    node.run(&["ride", "nope"]).refused(&["topic `nope`", "there is none", "view create"]);
+    node.run(&["ride", "nope", "--at", "7"]).refused(&["topic `nope`", "there is none"]);
     node.run(&["view", "create", "orders", "nodes"]).ok();
+    node.run(&["ride", "orders"]).refused(&["no disk view of it", "view run disk"]);
     node.run(&["view", "run", "disk", "orders"]).ok();
     let put = |node: &Node, key: &str, value: &str| {
         node.json(&["view", "put", "orders", "nodes", key, value])[0]["index"].as_u64().unwrap()

@@ -64,9 +64,6 @@ impl Boot {
         });
         match opened {
             Err(_) if unread => {
-                if let Some(views) = self.views.upgrade() {
-                    views.begins_otherwise(&self.place);
-                }
                 let mut state = self.state.held();
                 (state.leg, state.bytes, state.tally) = Default::default();
                 Ok(false)

@@ -2,9 +2,11 @@
 //! being written, and the moments that wait for a spin. What is written when, and who reads it, the
 //! core decides.
 
+use super::doubts::{DOUBT_REST_NS, Doubted, Doubts};
 use super::{Job, Kept, Rides, Shown, State};
 use crate::carousel::{Held, SpinId};
 use crate::image::{self, About, Image, Seal};
+use crate::views::describe;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::Moment;
@@ -36,8 +38,8 @@ pub(super) struct Images {
     retiring: BTreeSet<Index>,
     /// Those that nobody is told of any more, and since when.
     leaving: BTreeMap<Index, u64>,
-    /// Those that somebody doubts, while they are read.
-    doubted: BTreeSet<Index>,
+    /// Those that somebody doubts, and when they were read for that.
+    doubts: Doubts,
     /// Those that were read since they differ from others of their marks: once.
     compared: BTreeSet<Index>,
     /// The newest mark whose image was given up, or damaged.
@@ -60,6 +62,7 @@ impl Images {
         self.retiring.remove(&index);
         self.leaving.remove(&index);
         self.compared.remove(&index);
+        self.doubts.forget(index);
         self.known.remove(&index).map(Job::Remove)
     }
 }
@@ -317,21 +320,54 @@ impl Rides {
     }
 
     /// Somebody who rode says that what came of an image is not what that says of itself. Anybody may say so, and
-    /// what came may have changed on its way: the image counts as what it is for who reads it here.
-    pub fn doubt_image(&self, index: Index) {
-        let Some(image) = self.image(index) else { return };
-        self.input(|state, _, _| {
-            let goes = state.images.retiring.contains(&index);
-            let is_new = !goes && state.images.doubted.insert(index);
-            is_new.then_some(Job::Reread(image))
+    /// what came may have changed on its way: the image counts as what it is for who reads it here. An error where
+    /// it was read a moment ago, with what came of that, and is not read again for now.
+    pub fn doubt_image(&self, index: Index) -> Result<()> {
+        // Of one that is gone nobody begins to read anything.
+        let Some(image) = self.image(index) else { return Ok(()) };
+        let mut rests = None;
+        self.input(|state, now, _| {
+            if state.images.retiring.contains(&index) {
+                return None;
+            }
+            match state.images.doubts.doubt(index, now) {
+                Doubted::Look => Some(Job::Reread(image)),
+                Doubted::IsLookedAt => None,
+                Doubted::Rests(ago_ns, found) => {
+                    rests = Some((ago_ns, found));
+                    None
+                }
+            }
         });
+        rests.map_or(Ok(()), |(ago_ns, found)| Err(self.rests(index, ago_ns, found)))
+    }
+
+    /// What who doubts an image is told that was read `ago_ns` ago.
+    fn rests(&self, index: Index, ago_ns: u64, found: Result<()>) -> Error {
+        let seconds = |ns: u64| ns.div_ceil(1_000_000_000);
+        let (of, ago, left) =
+            (describe(&self.view), ago_ns / 1_000_000_000, seconds(DOUBT_REST_NS - ago_ns));
+        let found = match found {
+            Ok(()) => "is what it says of itself: look at the memory of the rider's machine, and at the way \
+                       to it"
+                .to_owned(),
+            Err(e) => format!("nobody knows yet what it is ({e}): look at its disk"),
+        };
+        Error::retry(format!(
+            "look at the image of entry {index} of view `{of}`: it was read {ago} s ago, and {found}; it is not \
+             read again before {left} s have passed"
+        ))
     }
 
     /// Images of these marks are not what other nodes have of them.
     pub fn compare_images(&self, differing: BTreeSet<Index>) {
         for index in differing {
-            if self.image(index).is_some() && self.state().images.compared.insert(index) {
-                self.doubt_image(index);
+            if self.image(index).is_none() || self.state().images.compared.contains(&index) {
+                continue;
+            }
+            // One that rests is compared with a later round.
+            if self.doubt_image(index).is_ok() {
+                self.state().images.compared.insert(index);
             }
         }
     }
@@ -339,10 +375,13 @@ impl Rides {
     pub(super) fn reread(&self, image: &Image) -> Vec<Job> {
         let (index, read) = (image.index(), image.reread());
         self.tell(|state, now, _| {
-            state.images.doubted.remove(&index);
-            if let Err(e) = read {
+            if let Err(e) = &read {
                 sometimes!("an image that somebody doubted was wrong");
-                state.distrust(now, index, &e);
+                state.distrust(now, index, e);
+            }
+            // It may have gone meanwhile.
+            if state.images.known.contains_key(&index) {
+                state.images.doubts.looked(index, now, read);
             }
             None
         })

@@ -3,12 +3,13 @@
 use super::sweeper::Sweeper;
 use super::watched::{Damage, Watched};
 use super::{
-    DiskFold, KeptView, Marks, RunView, STOPPED_MEANWHILE, Views, describe, fold_name, read_name,
+    DiskFold, Failed, KeptView, Marks, RunView, STOPPED_MEANWHILE, Views, describe, fold_name,
+    read_name,
 };
 use crate::rides::Rides;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Reason, Result};
-use holdfast_env::disk::read_file;
+use holdfast_env::disk::{Disk, read_file};
 use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
 use holdfast_node::Node;
@@ -45,8 +46,8 @@ fn told_of_marks(marks: &Arc<Marks>, rides: &Arc<OnceLock<Weak<Rides>>>, node: &
 }
 
 impl Views {
-    /// Opens what ran when the node ended. One that cannot be opened says why, and is tried again
-    /// with the next start.
+    /// Opens what ran when the node ended. One that cannot be opened says why, and is tried again with the next
+    /// start, or before where that may help: see [`Views::open_again`].
     pub fn open_all(self: &Arc<Views>) -> Result<()> {
         let disk = &*self.node.machine.disk;
         if !disk.exists(&self.place)? {
@@ -89,11 +90,20 @@ impl Views {
         self.kept().nameless.insert(place, finding);
     }
 
-    /// A view stays, and says why it does not run; unless it was stopped meanwhile.
+    /// A view stays, and says why it does not run; unless it was stopped meanwhile. It is told once, however often
+    /// it is tried again.
     pub(super) fn could_not_open(&self, name: &ViewName, place: &Path, e: Error) {
-        let mut kept = self.kept();
-        if kept.coming.remove(place).is_some() {
-            kept.failed.insert(place.to_owned(), (name.clone(), e));
+        let before = {
+            let mut kept = self.kept();
+            if kept.coming.remove(place).is_none() {
+                return;
+            }
+            let at_ns = self.node.machine.clock.monotonic_ns();
+            let failed = Failed { name: name.clone(), why: e.clone(), at_ns };
+            kept.failed.insert(place.to_owned(), failed)
+        };
+        if e.kind == Kind::Full && before.is_none_or(|before| before.why.kind != Kind::Full) {
+            event!(ViewStopped, format_args!("view `{}`: {e}", describe(name)));
         }
     }
 
@@ -245,8 +255,15 @@ impl Views {
 
     fn open_engine(&self, name: &ViewName, place: &Path) -> Result<Arc<dyn Rows>> {
         let what = format!("the rows of view `{}`", describe(name));
-        let engine = &self.node.machine.engine;
-        engine.open_rows(&place.join("rows"), &what, self.settings.cache_bytes)
+        let (engine, disk, rows) =
+            (&self.node.machine.engine, &*self.node.machine.disk, place.join("rows"));
+        let are_new = !has_files(disk, &rows)?;
+        let opened = engine.open_rows(&rows, &what, self.settings.cache_bytes);
+        // What was made until there was no room holds nothing, and is no damage when it is tried again.
+        if are_new && opened.as_ref().is_err_and(|e| e.kind == Kind::Full) {
+            remove_files(disk, &rows)?;
+        }
+        opened
     }
 
     /// Moves damaged rows away, for people to look at.
@@ -281,4 +298,29 @@ impl Views {
             place.display()
         )))
     }
+}
+
+/// Whether there is a file below a directory.
+fn has_files(disk: &dyn Disk, place: &Path) -> Result<bool> {
+    if !disk.exists(place)? {
+        return Ok(false);
+    }
+    for entry in disk.list(place)? {
+        if !entry.is_dir || has_files(disk, &place.join(&entry.name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes all files below a directory.
+fn remove_files(disk: &dyn Disk, place: &Path) -> Result<()> {
+    for entry in disk.list(place)? {
+        let path = place.join(&entry.name);
+        match entry.is_dir {
+            true => remove_files(disk, &path)?,
+            false => disk.remove(&path)?,
+        }
+    }
+    Ok(())
 }

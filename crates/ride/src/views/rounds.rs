@@ -1,7 +1,7 @@
 //! What is done for views now and then: images begun, told of and asked for, rows made durable, views
 //! that the log has left behind begun again, sessions ended.
 
-use super::{Kept, KeptView, Lacking, RunView, SESSION_IDLE_MS, Views, describe};
+use super::{Failed, Kept, KeptView, Lacking, RunView, SESSION_IDLE_MS, Views, describe};
 use crate::rides::Whole;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
@@ -27,7 +27,7 @@ static LACKING_NS: Knob = Knob::new("views.lacking-ns", 60_000_000_000, &[1_000_
 /// ... at most so often: a disk that stays full or slow is not asked all the time.
 static LACKING_AGAIN_NS: Knob =
     Knob::new("views.lacking-again-ns", 1_800_000_000_000, &[2_000_000_000]);
-/// Before a view that found no room is tried once more.
+/// Before a view that found no room is tried once more, whether it was open by then or not.
 const RESUME_NS: u64 = 10_000_000_000;
 /// Before a view looks for images again.
 const AGAIN_NS: u64 = 5_000_000_000;
@@ -189,7 +189,14 @@ impl Views {
         let own = self.clone();
         // It may wait for the log's host, and read its rows.
         self.node.workers.run(move || {
-            let begun = own.write_down(&name, &place).and_then(|()| own.begin(&name, &place));
+            let begin = || {
+                // It may be gone with what was damaged. Where it is there, a full disk has it not written again.
+                if !own.node.machine.disk.exists(&place.join("view"))? {
+                    own.write_down(&name, &place)?;
+                }
+                own.begin(&name, &place)
+            };
+            let begun = begin();
             if let Err(e) = begun {
                 own.could_not_open(&name, &place, e);
             }
@@ -201,13 +208,18 @@ impl Views {
     fn boot_again(self: &Arc<Views>) {
         let now_ns = self.node.machine.clock.monotonic_ns();
         let (views, failed) = {
-            let kept = self.kept();
+            let mut kept = self.kept();
             let views = kept.views.iter().map(|(place, view)| (place.clone(), view.clone()));
+            let views: Vec<_> = views.collect();
             let begun = |place: &PathBuf| kept.booted_ns.get(place).copied();
             let waited = |place: &PathBuf| begun(place).is_some_and(|ns| now_ns - ns > AGAIN_NS);
-            let failed = kept.failed.iter().filter(|(place, _)| waited(place));
-            let failed = failed.map(|(place, (name, _))| (place.clone(), name.clone()));
-            (views.collect::<Vec<_>>(), failed.collect::<Vec<_>>())
+            let failed = kept.failed.iter();
+            let failed = failed.filter(|(place, _)| waited(place) && !kept.is_tried(place));
+            let failed = failed.map(|(place, failed)| (place.clone(), failed.name.clone()));
+            let failed: Vec<_> = failed.collect();
+            // Whoever stops one of them now finds it.
+            kept.coming.extend(failed.iter().cloned());
+            (views, failed)
         };
         for (place, view) in views {
             let first = self.first_of(&view.name.topic);
@@ -237,18 +249,24 @@ impl Views {
     }
 
     /// Views that could not be opened for now are opened: rows that somebody still reads are closed when that
-    /// ends, as those of a view that was stopped and run again at once. Those that began with images begin with
-    /// images again.
+    /// ends, as those of a view that was stopped and run again at once; and where the disk was full, there may be
+    /// room. Those that began with images begin with images again.
     fn open_again(self: &Arc<Views>) {
         let again: Vec<_> = {
             let mut kept = self.kept();
-            let Kept { failed, coming, booted_ns, .. } = &mut *kept;
-            let waits = |place: &PathBuf, e: &Error| {
-                e.kind == Kind::Retry && !booted_ns.contains_key(place)
+            let now_ns = self.node.machine.clock.monotonic_ns();
+            let is_due = |failed: &Failed| match failed.why.kind {
+                Kind::Retry => true,
+                Kind::Full => now_ns.saturating_sub(failed.at_ns) >= RESUME_NS,
+                _ => false,
             };
-            let again = failed.extract_if(.., |place, (_, e)| waits(place, e));
-            let again: Vec<_> = again.map(|(place, (name, _))| (place, name)).collect();
-            coming.extend(again.iter().cloned());
+            let waits = |place: &PathBuf, failed: &Failed| {
+                is_due(failed) && !kept.booted_ns.contains_key(place) && !kept.is_tried(place)
+            };
+            let again = kept.failed.iter().filter(|(place, failed)| waits(place, failed));
+            let again = again.map(|(place, failed)| (place.clone(), failed.name.clone()));
+            let again: Vec<_> = again.collect();
+            kept.coming.extend(again.iter().cloned());
             again
         };
         for (place, name) in again {

@@ -2,15 +2,16 @@
 //! build to come. Whoever meets them says which entry it is, and what does not depend on it goes on. And riders that end
 //! their rides in the middle.
 
-use super::boots::{filled, name};
+use super::boots::{filled, images, mark, name};
+use super::sums::ridden;
 use super::world::*;
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::ids::Index;
 use holdfast_log::Mode;
 use holdfast_view::items::log_topic;
-use holdfast_wire::slab::Hashed;
+use holdfast_wire::slab::{Content, Hashed, Reader};
 use holdfast_wire::{self as wire, Call, view as msg};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const OTHER: &str = "u";
 
@@ -89,6 +90,56 @@ fn an_entry_that_views_do_not_know_stops_those_of_its_topic_and_is_named() {
     let changed = msg::Changed::from_bytes(&put(&mut asks, OTHER, b"behind").unwrap().0).unwrap();
     let other = world.views.status().into_iter().find(|one| one.view.topic == OTHER).unwrap();
     assert_eq!((other.applied, &other.stopped[..]), (changed.index, ""));
+    world.views.end().unwrap();
+}
+
+/// A disk view held everything that was before the entry that it did not know, and said none of it: the topic's catalog
+/// had stopped, too, and was asked first. Reads as of an entry are answered, and images are ridden; the latest is not
+/// there, and who asks for it is told why.
+#[test]
+fn what_was_before_an_entry_that_nobody_knows_is_read_and_ridden() {
+    let (mut world, mut asks, model) = filled(7);
+    mark(&world, &mut asks);
+    let index = images(&world)[0];
+    let at = append(&world, TOPIC, &[2, 9, 9]);
+    world.views.round();
+    world.node.pump();
+    assert!(world.views.status()[0].stopped.contains(&format!("entry {at}")));
+    let board = msg::Board { at: Some(Index(index)), ..all_of(disk_view()) };
+    let mut came = BTreeSet::new();
+    for (header, columns) in ridden(&mut world, &board).0 {
+        for item in Reader::new(&header, &columns).unwrap().items() {
+            let value = match item.content {
+                Content::Value(value) => Some(value.to_vec()),
+                Content::Deleted | Content::NotSent => None,
+            };
+            let is_deleted = item.content == Content::Deleted;
+            came.insert(((item.collection, item.key.to_vec(), item.index, value), is_deleted));
+        }
+    }
+    assert_eq!(came, model.wanted(&board, index));
+    let catalog =
+        msg::Catalog::from_bytes(&asks.now(wire::OP_VIEW_CATALOG, &TOPIC.to_owned(), &[]).1);
+    let catalog = catalog.unwrap();
+    assert_eq!(catalog.collections.len(), usize::from(COLLECTIONS));
+    assert!(catalog.applied < at, "as of the entry that it has come to");
+    let get = |at: Option<Index>, (collection, key): &(u16, Vec<u8>)| {
+        let keys = vec![msg::Key { collection: *collection, key: key.clone() }];
+        msg::Get { topic: TOPIC.into(), reached: Index(0), at, keys }
+    };
+    for (key, versions) in &model.versions {
+        for (made, value) in versions {
+            let (_, meta, _) = asks.now(wire::OP_VIEW_GET, &get(Some(Index(*made)), key), &[]);
+            let found = msg::Got::from_bytes(&meta).unwrap().found.remove(0);
+            assert_eq!(found.map(|found| found.value), *value);
+        }
+    }
+    let key = model.versions.keys().next().unwrap();
+    for late in [None, Some(at)] {
+        asks.send(wire::OP_VIEW_GET, &get(late, key), &[]);
+        let told = asks.failures().remove(0);
+        assert!(told.contains(&format!("entry {at}")), "{late:?}: {told}");
+    }
     world.views.end().unwrap();
 }
 

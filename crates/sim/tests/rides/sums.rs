@@ -15,6 +15,7 @@ use holdfast_view::items::log_topic;
 use holdfast_wire::slab::{Item, Range, Reader, Sums, Tallied, Tally};
 use holdfast_wire::{self as wire, view as msg};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// A table that says that there is one item more than there is.
 fn with_one_more(table: &[u8]) -> Vec<u8> {
@@ -45,10 +46,10 @@ pub fn lose_one(disk: &dyn Disk, table: &Path) {
 }
 
 /// A slab's header and its columns.
-type Slab = (Vec<u8>, Vec<u8>);
+pub type Slab = (Vec<u8>, Vec<u8>);
 
 /// Slabs that a rider received, and what it was told at the end.
-fn ridden(world: &mut World, board: &msg::Board) -> (Vec<Slab>, Vec<u8>) {
+pub fn ridden(world: &mut World, board: &msg::Board) -> (Vec<Slab>, Vec<u8>) {
     let mut asks = world.connect();
     let (_, meta, _) = asks.now(wire::OP_RIDE_BEGIN, board, &[]);
     let msg::Boarded { ride, heads, .. } = msg::Boarded::from_bytes(&meta).unwrap();
@@ -182,6 +183,35 @@ fn an_image_that_a_rider_doubts_is_used_no_more_if_it_is_wrong() {
     mark(&world, &mut asks);
     assert!(images(&world)[0] > at.0, "the next mark makes another one");
     check(&world, &disk_view(), &model, "the view");
+    world.views.end().unwrap();
+}
+
+/// Whoever rides may doubt, as often as they like, and each doubt had all of the image read: a client that asked without
+/// end kept the disk busy. Within a minute of a look it is told what came of that.
+#[test]
+fn who_doubts_an_image_that_was_just_looked_at_is_told_what_came_of_that() {
+    let (mut world, mut asks, _) = filled(4);
+    mark(&world, &mut asks);
+    let index = Index(images(&world)[0]);
+    let doubt = |asks: &mut Asks| {
+        asks.send(wire::OP_RIDE_DOUBT, &msg::Doubt { view: disk_view(), index }, &[]);
+        asks.outcomes().remove(0).1.map(drop)
+    };
+    let turn = |world: &World, seconds: u64| {
+        world.time.0.fetch_add(seconds * 1_000_000_000, Ordering::Relaxed);
+    };
+    assert_eq!(doubt(&mut asks), Ok(()), "it is looked at");
+    turn(&world, 12);
+    let mut other = world.connect();
+    for asks in [&mut asks, &mut other] {
+        let told = doubt(asks).unwrap_err();
+        let words = ["t disk 0/1", "12 s ago", "is what it says of itself", "before 48 s"];
+        assert!(words.iter().all(|words| told.contains(words)), "{told}");
+    }
+    assert_eq!(images(&world), [index.0]);
+    turn(&world, 48);
+    assert_eq!(doubt(&mut asks), Ok(()), "a minute later it is looked at again");
+    assert!(doubt(&mut other).unwrap_err().contains("0 s ago"));
     world.views.end().unwrap();
 }
 
