@@ -70,7 +70,8 @@ impl Client {
         self.ask(wire::OP_TABLE_DESCRIBE, &table.to_owned())
     }
 
-    /// What has shown in a table behind a place, of each tablet; waits for it as long as it is asked to.
+    /// What has shown in a table behind a place, of each tablet; waits for it as long as it is asked to. Of more
+    /// tablets than are asked for where one was split since: the next question is for all of them.
     pub fn table_changes(&mut self, asked: &msg::Changes) -> Result<Vec<msg::TabletChanges>> {
         let ticket = self.submit(wire::OP_TABLE_CHANGES, asked, &[])?;
         decoded(self.wait(ticket)?.body())

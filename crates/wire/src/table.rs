@@ -135,7 +135,7 @@ pub struct SplitInfo {
 }
 codec_struct!(SplitInfo { at, into, trouble });
 
-/// Cuts a tablet in two, of a table of one region. Where a tablet begins at that hash already, it is cut.
+/// Cuts a tablet in two, of a table of one region. Where it was cut there already, it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     pub table: String,

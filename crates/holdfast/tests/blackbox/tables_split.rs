@@ -171,3 +171,48 @@ fn what_was_acknowledged_is_there_once_whenever_a_split_is_killed() {
         assert_eq!(record.value, holdfast_base::random::bytes(number, 2000));
     }
 }
+
+/// Splits of drawn tablets, one behind another, under writers, while each of three nodes is killed in turn, the one that
+/// keeps the log among them: what any node says in the end is what was acknowledged.
+#[test]
+fn three_nodes_say_what_was_acknowledged_however_often_it_is_split_and_they_die() {
+    const ROUNDS: u16 = 9;
+    let scratch = Scratch::new();
+    let dev = Dev::start(&scratch.path("dev"), 3);
+    dev.run(1, &["table", "create", "t"]).ok();
+    let all_nodes = [1, 2, 3];
+    fill(&mut dev.client(1, &all_nodes));
+    let clients = all_nodes.map(|node| dev.patient_client(node, &all_nodes)).into();
+    let mut random = Random::new(24);
+    let all = beside_writers(clients, || {
+        for round in 0..ROUNDS {
+            let (dies, asked) = (1 + round % 3, 1 + (round + 1) % 3);
+            let mut client = dev.patient_client(asked, &all_nodes);
+            let info = client.table_describe("t").unwrap();
+            let tablet = random.below(info.tablets.len() as u64) as u16;
+            let of = &info.tablets[usize::from(tablet)];
+            let at = of.first + 1 + (random.next() as u32) % (of.last - of.first);
+            let said =
+                std::thread::spawn(move || client.table_split("t", tablet, Some(at)).is_ok());
+            dev.order(&["kill", &dies.to_string(), "--hard"]).ok();
+            dev.order(&["start", &dies.to_string()]).ok();
+            said.join().unwrap();
+            let mut client = dev.patient_client(dies, &all_nodes);
+            let mut split = || client.table_split("t", tablet, Some(at)).ok();
+            let told = attempts().find_map(|()| split()).expect("it is split in the end");
+            assert_eq!(told.tablets.len(), info.tablets.len() + 1, "round {round}");
+        }
+    });
+    let mut found = Vec::new();
+    for node in all_nodes {
+        let told = dev.run(node, &["--json", "table", "scan", "t"]).ok();
+        assert_eq!(told.lines().filter(|line| line.contains("\"much ")).count(), 2000);
+        found.push(told);
+    }
+    assert!(found.windows(2).all(|two| two[0] == two[1]), "nodes say different things");
+    let mut client = dev.patient_client(1, &all_nodes);
+    let keys = all.iter().flat_map(BTreeMap::keys).cloned();
+    let read = |key: String| (client.table("t").get(key.as_bytes(), Level::Any).unwrap(), key);
+    let records: BTreeMap<String, Option<Record>> = keys.map(read).map(|(r, k)| (k, r)).collect();
+    judge(&all, |key| records[key].clone());
+}

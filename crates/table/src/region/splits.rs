@@ -157,7 +157,7 @@ impl World {
     /// Behind these steps, each of which happens.
     fn behind(mode: Mode, left: Left, steps: &[Step]) -> World {
         let mut world =
-            World::first(mode, Left { writes: 2, deletes: 1, ticks: 1, follows: 1, ..left });
+            World::first(mode, Left { writes: 3, deletes: 1, ticks: 1, follows: 1, ..left });
         for step in steps {
             assert!(world.take(*step), "{step:?}");
         }
@@ -585,6 +585,8 @@ const FAILS: Left = Left { writes: 1, fails: 1, starts: 0, ticks: 2, ..WRITES };
 const GROUPS: Left = Left { writes: 1, groups: 1, ..WRITES };
 const READS: Left = Left { writes: 1, reads: 1, repeats: 0, ..WRITES };
 const DELETES: Left = Left { writes: 1, deletes: 1, ticks: 2, ..WRITES };
+/// He is told of one step after another.
+const BEHIND: Left = Left { writes: 1, repeats: 0, starts: 0, ticks: 0, follows: 3, ..WRITES };
 const FOLLOWS: Left = Left { repeats: 0, ticks: 0, follows: 2, ..WRITES };
 
 /// The upper key is written.
@@ -595,6 +597,16 @@ const FORGOTTEN: [Step; 6] =
     [DELETED[0], DELETED[1], DELETED[2], DELETED[3], Step::Tick(0), Step::Durable(0)];
 /// Somebody has followed the table since before the upper key was written.
 const FOLLOWED: [Step; 3] = [Step::Follow(1), WRITTEN[0], WRITTEN[1]];
+/// And so since before the lower one was, twice.
+const LATE: [Step; 7] = [
+    Step::Follow(1),
+    Step::Write(false),
+    Step::Durable(0),
+    Step::Write(false),
+    Step::Durable(0),
+    Step::Write(true),
+    Step::Durable(0),
+];
 /// Its half begins to leave, and the first part of it is given.
 const LEAVING: [Step; 4] = [Step::Split, Step::Durable(1), Step::Drive, Step::Durable(0)];
 const GIVEN: [Step; 2] = [Step::Drive, Step::Durable(1)];
@@ -611,6 +623,7 @@ fn all() -> Vec<(Mode, Left, Vec<Step>)> {
         all.push((mode, FOLLOWS, FOLLOWED.to_vec()));
         all.push((mode, FOLLOWS, [&FOLLOWED[..], &LEAVING, &GIVEN].concat()));
         all.push((mode, FOLLOWS, [&FOLLOWED[..], &LEAVING, &GIVEN, &GIVEN, &GIVEN].concat()));
+        all.push((mode, BEHIND, [&LATE[..], &LEAVING, &GIVEN, &GIVEN, &GIVEN].concat()));
         for before in [&DELETED[..], &FORGOTTEN] {
             all.push((mode, DELETES, before.to_vec()));
             all.push((mode, DELETES, [before, &LEAVING, &GIVEN].concat()));
