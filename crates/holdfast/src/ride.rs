@@ -11,7 +11,7 @@ use clap::Args;
 use follow::Nodes;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_client::Client;
 use holdfast_client::view::{Follow, Heard, Itinerary, Rode, Server, Slab, Together, what};
 use holdfast_command::output::{Output, aside};
@@ -160,7 +160,8 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
     let mut came = Came { options, known, clock: RealClock::new(), items: 0, bytes: 0, check };
     let whole = itinerary.as_ref().map(Itinerary::whole);
     let mut together = match itinerary {
-        Some(itinerary) => Together::of_mark(nodes, asked.clone(), itinerary)?,
+        Some(itinerary) => Together::of_mark(nodes, asked.clone(), itinerary)
+            .map_err(|e| if options.from.is_some() { of_old_token(e) } else { e })?,
         None => Together::now(nodes, asked.clone())?,
     };
     let (untouched, mut rode) = (together.token(), Vec::new());
@@ -180,6 +181,17 @@ pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Res
     match options.follow {
         true => follow::run(Follow::new(&asked, &rode)?, options, each_node, out),
         false => Ok(()),
+    }
+}
+
+/// Nobody has an image of the token's entry, and none is made of an entry that is over.
+fn of_old_token(e: Error) -> Error {
+    match e.kind {
+        Kind::NotFound => Error::not_found(format!(
+            "{e}; unless a node that is away has one, what is left of the token's ride is not to be had any more: \
+             ride another entry from its beginning (`--at`)"
+        )),
+        _ => e,
     }
 }
 

@@ -71,6 +71,8 @@ fn a_view_that_found_no_room_to_be_opened_is_opened_once_there_is_some() {
     let others = fs::File::options().write(true).open(small.join("others")).unwrap();
     let bytes = others.metadata().unwrap().len();
     others.set_len(bytes - (8 << 10)).unwrap();
+    // Its room is free when the last handle is.
+    drop(others);
     node.run(&run).refused(&[VIEW, "space", "tried again by itself", "view stop"]);
     let stopped = || node.json(&["view", "status"])[0]["stopped"].as_str().map(str::to_owned);
     let why = stopped().unwrap();

@@ -1,6 +1,10 @@
 //! Rides over images of two nodes, one of which is killed in the middle.
 
 use super::common::{Node, Scratch, attempts, binary, finish, free_port};
+use holdfast_base::ids::Index;
+use holdfast_client::view::{Itinerary, what};
+use holdfast_wire::slab::Range;
+use holdfast_wire::view::{Board, ViewKind, ViewName};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -225,6 +229,11 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     riding.child.wait().unwrap();
     first.run(&["ride", "orders", "--from", "ride.00"]).refused(&["no token"]);
     first.run(&["ride", "orders", "--from", token, "--versions"]).refused(&["other options"]);
+    // Of an entry of which nobody has an image any more.
+    let view = ViewName { topic: "orders".into(), kind: ViewKind::Disk {}, part: 0, of: 1 };
+    let asked = what("orders", None, &Board::of(view, Range::ALL));
+    let gone = Itinerary::new(Index(1), Range::ALL, asked).token();
+    first.run(&["ride", "orders", "--from", &gone]).refused(&["entry 1", "from its beginning"]);
     first.run(&["ride", ""]).refused(&["name a topic"]);
     first.run(&["ride", "nothere"]).refused(&["nothere"]);
     first.stop();
