@@ -6,6 +6,7 @@ use crate::ids::{Epoch, Place, StreamId};
 use crate::tablet::changes::{ChangesAt, Steps, follow};
 use crate::tablet::{Shown, Tablet};
 use crate::tablets::OpenTablet;
+use crate::view::TabletView;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Result};
@@ -168,6 +169,14 @@ impl TableFace {
             left = left.saturating_sub(bytes as u64);
             Ok((changes, is_all))
         };
+        let parent = |number: usize| {
+            let has_given = |view: &TabletView| {
+                view.look(|tablet| {
+                    tablet.span().left.iter().any(|half| usize::from(half.child) == number)
+                })
+            };
+            tablets.iter().position(|tablet| tablet.fold().read_last(has_given) == Some(true))
+        };
         let cut_off = |number: usize| {
             cut_off(&tablets[number])?.ok_or_else(|| {
                 Error::not_found(format!(
@@ -175,7 +184,7 @@ impl TableFace {
                 ))
             })
         };
-        follow(asked.from.len(), tablets.len(), behind, cut_off)
+        follow(asked.from.len(), tablets.len(), behind, parent, cut_off)
     }
 }
 

@@ -71,11 +71,11 @@ pub struct Steps {
 }
 
 /// What is told, tablet by tablet, to who has followed so many of a table's tablets. Those that were cut off one of them
-/// since are told of from where they were, once the others have told all that they show: so of each record what showed
-/// first is told first.
+/// since are told of from where they were, once the others have told all that they show, and a half of such a half once
+/// he follows the half: so of each record what showed first is told first.
 ///
-/// `behind` tells of a tablet that he follows, by its number, and whether that is all that it shows; `cut_off` of one
-/// that he follows from now on.
+/// `behind` tells of a tablet that he follows, by its number, and whether that is all that it shows; `parent` from which
+/// one another was cut off, if one of them was; `cut_off` of one that he follows from now on.
 ///
 /// # Errors
 /// What they say.
@@ -83,6 +83,7 @@ pub fn follow<T, E>(
     followed: usize,
     tablets: usize,
     mut behind: impl FnMut(usize) -> Result<(T, bool), E>,
+    parent: impl Fn(usize) -> Option<usize>,
     cut_off: impl FnMut(usize) -> Result<T, E>,
 ) -> Result<Vec<T>, E> {
     let (mut told, mut is_all) = (Vec::with_capacity(tablets), true);
@@ -92,7 +93,11 @@ pub fn follow<T, E>(
         is_all &= all;
     }
     if is_all || planted!("table.changes-of-a-half-too-soon") {
-        for one in (followed..tablets).map(cut_off) {
+        let is_known = |number: &usize| {
+            parent(*number).is_none_or(|parent| parent < followed)
+                || planted!("table.changes-of-a-half-of-a-half")
+        };
+        for one in (followed..tablets).take_while(is_known).map(cut_off) {
             told.push(one?);
         }
     }

@@ -50,8 +50,10 @@ impl World {
         }
         let count = self.cut().len();
         let behind = |number: usize| self.told_behind(number, &places[number], most).ok_or(());
-        let told =
-            changes::follow(places.len(), count, behind, |number| self.cut_off(number).ok_or(()));
+        // There is one split, of the first tablet.
+        let parent = |number: usize| number.checked_sub(1);
+        let cut_off = |number| self.cut_off(number).ok_or(());
+        let told = changes::follow(places.len(), count, behind, parent, cut_off);
         match told {
             Ok(told) => {
                 self.follower.is_again |=

@@ -197,3 +197,19 @@ fn nothing_is_kept_for_nobody() {
     assert_eq!(told.len(), 9);
     assert_eq!(tablet.changes_behind(begin.next - 2, 100, 1 << 20), None, "it is gone");
 }
+
+/// A table with one tablet was split, and the half that left, too, before anybody asked: the half of the half has shown
+/// what followed on changes of the half, which nobody has been told of yet.
+#[test]
+fn a_half_of_a_half_is_followed_once_the_half_is() {
+    let parents = [None, Some(0), Some(1), Some(0)];
+    let told = |followed, is_all| {
+        let behind = |number| Ok::<_, ()>((number, is_all));
+        follow(followed, parents.len(), behind, |number| parents[number], Ok).unwrap()
+    };
+    assert_eq!(told(1, false), [0]);
+    // Numbers are places in the answer: whoever is behind one that waits waits, too.
+    assert_eq!(told(1, true), [0, 1]);
+    assert_eq!(told(2, false), [0, 1]);
+    assert_eq!(told(2, true), [0, 1, 2, 3]);
+}
