@@ -39,6 +39,7 @@ impl TableAt {
             (at.form, at.life) == (other.form, other.life) && at.next >= other.next
         };
         self.table == other.table
+            && self.tablets.is_empty() == other.tablets.is_empty()
             && self.tablets.len() >= other.tablets.len()
             && self.tablets.iter().zip(&other.tablets).all(covers)
     }
