@@ -370,10 +370,11 @@ fn but_for(e: Error, servers: &[Server], others: &[(usize, ViewStatus)], wanted:
     let is_of_it = |one: &ViewStatus| Range::part(one.view.part, one.view.of).overlaps(wanted);
     let (mut kind, mut message) = (e.kind, e.message);
     for (at, one) in others.iter().filter(|(_, one)| is_of_it(one)) {
-        let (of, ViewStatus { applied, begins, stopped, images, .. }) = (&servers[*at].name, one);
+        let ViewStatus { view, applied, begins, stopped, images, .. } = one;
+        let whose = format!("part {}/{} of {}", view.part, view.of, servers[*at].name);
         if !begins.is_empty() {
             kind = Kind::Retry;
-            message += &format!("; one of {of} does not answer yet, so ask again: {begins}");
+            message += &format!("; {whose} does not answer yet, so ask again: {begins}");
             continue;
         }
         let images: Vec<String> = images.iter().map(|image| image.index.to_string()).collect();
@@ -383,8 +384,7 @@ fn but_for(e: Error, servers: &[Server], others: &[(usize, ViewStatus)], wanted:
                 format!("and is ridden as of its images alone, `--at {}`", images.join(" or "))
             }
         };
-        message +=
-            &format!("; one of {of} has stopped behind entry {applied}, {instead}: {stopped}");
+        message += &format!("; {whose} has stopped behind entry {applied}, {instead}: {stopped}");
     }
     Error { kind, message, ..e }
 }

@@ -146,7 +146,10 @@ fn failed(e: fjall::Error) -> Error {
             if damage { Error::corrupt(e.to_string()) } else { Error::from(e) }
         }
         fjall::Error::Locked => Error::retry("somebody has them open, or still reads them"),
-        e @ fjall::Error::Poisoned => Error::retry(format!("{e:?}")),
+        // In the background, so nobody heard why.
+        fjall::Error::Poisoned => Error::retry(
+            "something could not be written before, as where no space is left: make room, and look at the disk",
+        ),
         other => Error::corrupt(format!("{other:?}")),
     }
 }
