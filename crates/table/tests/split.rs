@@ -378,14 +378,14 @@ fn who_follows_a_table_goes_on_behind_a_split() {
     let (at, told) = follow(&world, begin).unwrap();
     assert_eq!((at.len(), told), (2, first.to_vec()), "the other half from where it began");
     let (at, told) = follow(&world, at).unwrap();
-    assert_eq!(told, [upper.clone()]);
+    assert_eq!(told, std::slice::from_ref(&upper));
     assert_eq!(follow(&world, at.clone()).unwrap(), (at.clone(), Vec::new()));
     // A half of the half, and who was away for both.
     world.split(TABLE, 1, MIDDLE + 1).unwrap();
     put(5, &upper);
     let (at, told) = follow(&world, at).unwrap();
     assert_eq!((at.len(), told), (3, Vec::new()));
-    assert_eq!(follow(&world, at).unwrap().1, [upper.clone()]);
+    assert_eq!(follow(&world, at).unwrap().1, std::slice::from_ref(&upper));
     let (mut at, mut told) = follow(&world, early).unwrap();
     while at.len() < 3 || told.len() < 5 {
         let (next, more) = follow(&world, at.clone()).unwrap();
