@@ -30,7 +30,8 @@ impl LocalCluster {
         chunk_bytes: u64,
         lost_ms: u64,
     ) -> Result<LocalCluster> {
-        LocalCluster::start_with(data, |data| {
+        let directory = data.map_or_else(|| own(&std::env::temp_dir()), Path::to_path_buf);
+        LocalCluster::start_with(directory, data.is_none(), |data| {
             Ok(ClusterSettings {
                 chunk: chunk_bytes.to_string(),
                 lost_ms,
@@ -39,9 +40,11 @@ impl LocalCluster {
         })
     }
 
-    /// Starts regions of a node each, so far apart as a text says ([`Distances`](crate::distance::Distances)).
-    pub fn regions(nodes: usize, data: Option<&Path>, distances: &str) -> Result<LocalCluster> {
-        LocalCluster::start_with(data, |data| {
+    /// Starts regions of a node each, so far apart as a text says ([`Distances`](crate::distance::Distances)), in a
+    /// directory below `parent`, or below that of temporary files, which goes with them.
+    pub fn regions(nodes: usize, parent: Option<&Path>, distances: &str) -> Result<LocalCluster> {
+        let directory = own(parent.unwrap_or(&std::env::temp_dir()));
+        LocalCluster::start_with(directory, true, |data| {
             std::fs::create_dir_all(data)?;
             let wan = data.join("wan.txt");
             std::fs::write(&wan, distances)?;
@@ -50,12 +53,10 @@ impl LocalCluster {
     }
 
     fn start_with(
-        data: Option<&Path>,
+        directory: PathBuf,
+        temporary: bool,
         settings: impl FnOnce(&Path) -> Result<ClusterSettings>,
     ) -> Result<LocalCluster> {
-        let temporary = data.is_none();
-        let own = || std::env::temp_dir().join(format!("holdfast-{}", std::process::id()));
-        let directory = data.map_or_else(own, Path::to_path_buf);
         let occupied = std::fs::read_dir(&directory).is_ok_and(|mut found| found.next().is_some());
         if occupied {
             return Err(Error::invalid(format!(
@@ -159,6 +160,11 @@ fn nodes_in(data: &Path, nodes: usize) -> Result<ClusterSettings> {
         chunk: "64M".to_owned(),
         lost_ms: 15_000,
     })
+}
+
+/// A directory of this process's cluster.
+fn own(parent: &Path) -> PathBuf {
+    parent.join(format!("holdfast-{}", std::process::id()))
 }
 
 impl Drop for LocalCluster {

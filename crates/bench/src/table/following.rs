@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 const TABLE: &str = "followed";
 const TOPIC: &str = "beside";
-/// Entries of one append.
-const APPENDED_AT_ONCE: usize = 64;
+/// Entries of one append, and clients that append: as large as what is said to a region, and more than one sync takes.
+const APPENDED_AT_ONCE: usize = 512;
+const CLIENTS: usize = 8;
 /// It must go on within this time.
 const WITHIN: Duration = Duration::from_secs(120);
 /// What is followed by then was on its way before anybody measured: the connection is made anew, and a window is full.
@@ -42,14 +43,22 @@ fn shows(client: &mut Client, number: u64) -> Result<Instant> {
     Ok(Instant::now())
 }
 
-/// Entries a second that the region appends to a topic.
-fn appends(client: &mut Client, records: u64) -> Result<f64> {
-    let (mut log, began) = (client.log(), Instant::now());
-    let entries = [[7u8; VALUE_BYTES]; APPENDED_AT_ONCE];
-    for _ in 0..records / APPENDED_AT_ONCE as u64 {
-        log.append(TOPIC, &entries)?;
-    }
-    Ok(records as f64 / began.elapsed().as_secs_f64())
+/// Entries a second that the region appends to a topic, for so many or some more.
+fn appends(cluster: &LocalCluster, records: u64) -> Result<f64> {
+    let clients = (0..CLIENTS).map(|_| cluster.client_of(2)).collect::<Result<Vec<_>>>()?;
+    let times = (records as usize).div_ceil(APPENDED_AT_ONCE * CLIENTS);
+    let entries = vec![[7u8; VALUE_BYTES]; APPENDED_AT_ONCE];
+    let append = |mut client: Client| -> Result<()> {
+        let mut log = client.log();
+        (0..times).try_for_each(|_| log.append(TOPIC, &entries).map(drop))
+    };
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let start = |client| scope.spawn(|| append(client));
+        let threads: Vec<_> = clients.into_iter().map(start).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("it only appends"))
+    })?;
+    Ok((times * APPENDED_AT_ONCE * CLIENTS) as f64 / began.elapsed().as_secs_f64())
 }
 
 /// A second region follows `--split-records` writes of the first one.
@@ -66,7 +75,7 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     let began = shows(&mut follows, records / WARM)?;
     let ended = shows(&mut follows, records - 1)?;
     let followed = (records - records / WARM) as f64 / ended.duration_since(began).as_secs_f64();
-    let appended = appends(&mut follows, records)?;
+    let appended = appends(&cluster, records)?;
     let case = format!("a region follows {records} writes of 1 KiB");
     let ratio = (Some(0.8), false);
     figure(&case, followed, "entries/s", ("appends to a topic", appended), ratio, out)

@@ -114,10 +114,11 @@ fn doubt(nodes: Nodes<'_>, topic: &str, index: Index, differing: &[u8]) {
         for one in all_disk_views(&mut client, topic).unwrap_or_default() {
             let range = Range::part(one.view.part, one.view.of);
             let has_image = one.images.iter().any(|image| image.index == index);
-            if has_image && differing.iter().any(|s| range.overlaps(Range::of_sub_range(*s))) {
-                if let Err(e) = client.doubt(&one.view, index) {
-                    aside(format_args!("{name}: {e}"));
-                }
+            if has_image
+                && differing.iter().any(|s| range.overlaps(Range::of_sub_range(*s)))
+                && let Err(e) = client.doubt(&one.view, index)
+            {
+                aside(format_args!("{name}: {e}"));
             }
         }
     }

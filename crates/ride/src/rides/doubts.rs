@@ -20,11 +20,17 @@ pub(super) enum Doubted {
     Rests(u64, Result<(), Error>),
 }
 
+/// An image was read to its end.
+struct Look {
+    ended_ns: u64,
+    found: Result<(), Error>,
+}
+
 /// The images of a view that somebody has doubted.
 #[derive(Default)]
 pub(super) struct Doubts {
-    /// When each was last read to its end, and what came of that; nothing while it is read.
-    looks: BTreeMap<Index, Option<(u64, Result<(), Error>)>>,
+    /// The last look at each; nothing while it is read.
+    looks: BTreeMap<Index, Option<Look>>,
 }
 
 impl Doubts {
@@ -32,9 +38,9 @@ impl Doubts {
     pub fn doubt(&mut self, index: Index, now_ns: u64) -> Doubted {
         match self.looks.get(&index) {
             Some(None) => return Doubted::IsLookedAt,
-            Some(Some((looked_ns, found))) => {
+            Some(Some(Look { ended_ns, found })) => {
                 // Behind the end of a look, however long that took: a large image is not read all the time.
-                let ago_ns = now_ns.saturating_sub(*looked_ns);
+                let ago_ns = now_ns.saturating_sub(*ended_ns);
                 if ago_ns < DOUBT_REST_NS && !planted!("ride.doubts-without-end") {
                     return Doubted::Rests(ago_ns, found.clone());
                 }
@@ -47,7 +53,7 @@ impl Doubts {
 
     /// It was read.
     pub fn looked(&mut self, index: Index, now_ns: u64, found: Result<(), Error>) {
-        self.looks.insert(index, Some((now_ns, found)));
+        self.looks.insert(index, Some(Look { ended_ns: now_ns, found }));
     }
 
     /// It is not there any more.
