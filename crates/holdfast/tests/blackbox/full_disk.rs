@@ -189,7 +189,7 @@ fn a_view_that_found_no_room_answers_nothing_until_there_is_some() {
     node.run(&["view", "create", "orders", "nodes"]).ok();
     node.run(&["view", "run", "disk", "orders"]).ok();
     fill_with_others(&outside);
-    node.run(&["view", "run", "memory", "orders"]).refused(&["write down that it runs", "space"]);
+    node.run(&["view", "run", "memory", "orders"]).refused(&["which has it run", "space"]);
     assert_eq!(node.json(&["view", "status"]).len(), 1);
     let mut client = node.client();
     let put = |client: &mut Client, key: &str| {
