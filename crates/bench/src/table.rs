@@ -5,6 +5,7 @@
 
 mod apart;
 mod following;
+mod records;
 mod served;
 mod sizes;
 mod split;

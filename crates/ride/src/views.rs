@@ -686,15 +686,14 @@ impl Views {
 
     /// Why views do not run, a sentence each; also of those that are just tried again, which may fail once more.
     pub fn stopped(&self) -> Vec<String> {
-        let (views, failed) = {
-            let kept = self.kept();
-            let views: Vec<_> = kept.views.values().cloned().collect();
-            (views, kept.failed.values().cloned().collect::<Vec<_>>())
-        };
-        let running = views.iter().filter_map(|view| Some((&view.name, view.status().stopped?)));
-        let failed = failed.iter().map(|failed| (&failed.name, failed.why.clone()));
-        let all = running.chain(failed);
-        all.map(|(name, why)| format!("view `{}`: {}", describe(name), why.message)).collect()
+        let views: Vec<_> = self.kept().views.values().cloned().collect();
+        let stopped = |view: &Arc<RunView>| Some(sentence(&view.name, &view.status().stopped?));
+        views.iter().filter_map(stopped).chain(self.not_opened()).collect()
+    }
+
+    /// Of these, those that could not be opened. Of views that run and stop the node says so, as of all its folds.
+    pub fn not_opened(&self) -> Vec<String> {
+        self.kept().failed.values().map(|failed| sentence(&failed.name, &failed.why)).collect()
     }
 
     /// Ends all of them, also when one cannot be ended in order.
@@ -709,6 +708,10 @@ impl Views {
         topics.into_values().for_each(|fold| fold.end());
         ended
     }
+}
+
+fn sentence(name: &ViewName, why: &Error) -> String {
+    format!("view `{}`: {}", describe(name), why.message)
 }
 
 /// Whether there is something that such a view could keep.

@@ -2,13 +2,13 @@
 //! the same bytes to a topic of its own.
 
 use super::apart::make;
-use super::served::{VALUE_BYTES, fill};
+use super::records::{VALUE_BYTES, at_once, fill, key, put};
 use super::{TableBench, figure};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, TableWrite};
+use holdfast_client::Client;
 use holdfast_command::LocalCluster;
 use holdfast_command::output::Output;
-use holdfast_wire::table::{Expect, Level, TableMode};
+use holdfast_wire::table::{Level, TableMode};
 use std::time::{Duration, Instant};
 
 const TABLE: &str = "followed";
@@ -20,14 +20,6 @@ const CLIENTS: usize = 8;
 const WITHIN: Duration = Duration::from_secs(120);
 /// What is followed by then was on its way before anybody measured: the connection is made anew, and a window is full.
 const WARM: u64 = 10;
-
-fn key(number: u64) -> Vec<u8> {
-    format!("user{number:08}").into_bytes()
-}
-
-fn put(number: u64) -> TableWrite {
-    TableWrite { key: key(number), value: Some(vec![7; VALUE_BYTES]), expect: Expect::Any }
-}
 
 /// When a region shows a record.
 fn shows(client: &mut Client, number: u64) -> Result<Instant> {
@@ -48,15 +40,10 @@ fn appends(cluster: &LocalCluster, records: u64) -> Result<f64> {
     let clients = (0..CLIENTS).map(|_| cluster.client_of(2)).collect::<Result<Vec<_>>>()?;
     let times = (records as usize).div_ceil(APPENDED_AT_ONCE * CLIENTS);
     let entries = vec![[7u8; VALUE_BYTES]; APPENDED_AT_ONCE];
-    let append = |mut client: Client| -> Result<()> {
+    let began = Instant::now();
+    at_once(clients, |_, mut client| {
         let mut log = client.log();
         (0..times).try_for_each(|_| log.append(TOPIC, &entries).map(drop))
-    };
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        let start = |client| scope.spawn(|| append(client));
-        let threads: Vec<_> = clients.into_iter().map(start).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("it only appends"))
     })?;
     Ok((times * APPENDED_AT_ONCE * CLIENTS) as f64 / began.elapsed().as_secs_f64())
 }
@@ -67,10 +54,10 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     let cluster = LocalCluster::regions(2, options.data.as_deref(), "0 1 0.2\n")?;
     let (mut home, mut follows) = (cluster.client_of(1)?, cluster.client_of(2)?);
     make(&mut home, TABLE, TableMode::Timeline, true)?;
-    home.table(TABLE).write(&[put(records)])?;
+    home.table(TABLE).write(&[put(records, VALUE_BYTES)])?;
     shows(&mut follows, records)?;
     cluster.cut(1, 2, false)?;
-    fill(&mut home, TABLE, 0..records, put, VALUE_BYTES)?;
+    fill(&mut home, TABLE, 0..records, VALUE_BYTES)?;
     cluster.cut(1, 2, true)?;
     let began = shows(&mut follows, records / WARM)?;
     let ended = shows(&mut follows, records - 1)?;

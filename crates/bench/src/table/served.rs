@@ -5,22 +5,17 @@ use super::super::process::own_cpu_seconds;
 use super::super::report::{Figure, Report, Sample};
 use super::super::server::{Server, Settings};
 use super::TableBench;
+use super::records::{STRIDE, VALUE_BYTES, at_once, fill, key, put};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, TableWrite};
+use holdfast_client::Client;
 use holdfast_command::output::Output;
-use holdfast_wire::table::{Expect, Level, Make, TableMode};
-use std::ops::Range;
+use holdfast_wire::table::{Level, Make, TableMode};
 use std::time::{Duration, Instant};
 
 const TABLE: &str = "bench";
 const TOPIC: &str = "bench";
-pub(super) const VALUE_BYTES: usize = 1024;
 /// Records that are put and got.
 const KEYS: u64 = 10_000;
-/// From one to the next: not in the order in which they were put.
-const STRIDE: u64 = 7919;
-/// Bytes of values that one request fills a table with.
-const FILLED_AT_ONCE: u64 = 512 << 10;
 
 /// A node with a table and a topic.
 pub struct Served<'a> {
@@ -28,23 +23,6 @@ pub struct Served<'a> {
     server: Server,
     records: u64,
     value_bytes: usize,
-}
-
-/// Fills a table with so many records, a request at a time.
-pub(super) fn fill(
-    client: &mut Client,
-    table: &str,
-    numbers: Range<u64>,
-    put: impl Fn(u64) -> TableWrite,
-    value_bytes: usize,
-) -> Result<()> {
-    let at_once = FILLED_AT_ONCE / value_bytes as u64;
-    let mut table = client.table(table);
-    for first in numbers.clone().step_by(at_once as usize) {
-        let some: Vec<_> = (first..numbers.end.min(first + at_once)).map(&put).collect();
-        table.write(&some)?;
-    }
-    Ok(())
 }
 
 /// One client's work: so many operations, from a number on.
@@ -80,31 +58,27 @@ impl<'a> Served<'a> {
             everywhere: false,
         })?;
         client.log().append(TOPIC, &[b"first"])?;
-        fill(&mut client, TABLE, 0..records, |number| served.put(number), value_bytes)?;
+        fill(&mut client, TABLE, 0..records, value_bytes)?;
         Ok(served)
     }
 
-    fn key(&self, number: u64) -> Vec<u8> {
-        format!("user{:08}", number % self.records).into_bytes()
-    }
-
-    fn put(&self, number: u64) -> TableWrite {
-        let value = Some(vec![7; self.value_bytes]);
-        TableWrite { key: self.key(number), value, expect: Expect::Any }
+    /// The number of a record all over the table, another one for each operation.
+    fn drawn(&self, operation: u64) -> u64 {
+        operation.wrapping_mul(STRIDE) % self.records
     }
 
     /// Puts of records all over the table, one at a time.
     fn put_some(&self, client: &mut Client, first: u64, count: u64) -> Result<()> {
         let mut table = client.table(TABLE);
-        let put = |number: u64| self.put(number.wrapping_mul(STRIDE));
-        (first..first + count).try_for_each(|number| table.write(&[put(number)]).map(drop))
+        (first..first + count).try_for_each(|operation| {
+            table.write(&[put(self.drawn(operation), self.value_bytes)]).map(drop)
+        })
     }
 
     fn get_some(&self, client: &mut Client, first: u64, count: u64) -> Result<()> {
         let mut table = client.table(TABLE);
-        (first..first + count).try_for_each(|number| {
-            let key = self.key(number.wrapping_mul(STRIDE));
-            let found = table.get(&key, Level::Any)?;
+        (first..first + count).try_for_each(|operation| {
+            let found = table.get(&key(self.drawn(operation)), Level::Any)?;
             found.map(drop).ok_or_else(|| Error::bug("a record of the benchmark is not there"))
         })
     }
@@ -128,15 +102,7 @@ impl<'a> Served<'a> {
             (0..self.options.clients).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
         let cpu = (self.server.cpu_seconds(), own_cpu_seconds());
         let began = Instant::now();
-        let ended = std::thread::scope(|scope| -> Result<()> {
-            let start = |(number, mut client): (u64, Client)| {
-                scope.spawn(move || work(&mut client, number * each, each))
-            };
-            let threads: Vec<_> = (0..).zip(clients).map(start).collect();
-            let panicked = |_| Error::bug("a client of the benchmark panicked");
-            threads.into_iter().try_for_each(|thread| thread.join().map_err(panicked)?)
-        });
-        ended?;
+        at_once(clients, |number, mut client| work(&mut client, number * each, each))?;
         let time = began.elapsed();
         let cpu = (self.server.cpu_seconds() - cpu.0, own_cpu_seconds() - cpu.1);
         let operations = each * self.options.clients;
@@ -171,7 +137,7 @@ impl<'a> Served<'a> {
         for _ in 0..self.options.repetitions {
             limits.push(self.one_by_one(|_| client.ping())?.p50_us());
             let mut table = client.table(TABLE);
-            let get = |number| table.get(&self.key(number), Level::Any).map(drop);
+            let get = |operation| table.get(&key(self.drawn(operation)), Level::Any).map(drop);
             samples.push(self.one_by_one(get)?);
         }
         let mut report = Report {
@@ -188,9 +154,9 @@ impl<'a> Served<'a> {
     fn one_by_one(&self, mut work: impl FnMut(u64) -> Result<()>) -> Result<Sample> {
         let (mut latencies_ns, mut time) = (Vec::new(), Duration::ZERO);
         let cpu = (self.server.cpu_seconds(), own_cpu_seconds());
-        for number in 0..self.options.records {
+        for operation in 0..self.options.records {
             let began = Instant::now();
-            work(number.wrapping_mul(STRIDE))?;
+            work(operation)?;
             let took = began.elapsed();
             time += took;
             latencies_ns.push(took.as_nanos() as u64);

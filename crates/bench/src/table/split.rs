@@ -1,11 +1,12 @@
 //! What writers notice of a tablet that is split under them: the half that leaves takes no writes while it is copied.
 
-use super::served::{Served, VALUE_BYTES, fill};
+use super::records::{STRIDE, VALUE_BYTES, fill, put};
+use super::served::Served;
 use super::{TableBench, figure};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, TableWrite};
+use holdfast_client::Client;
 use holdfast_command::output::Output;
-use holdfast_wire::table::{Expect, Make, TableMode};
+use holdfast_wire::table::{Make, TableMode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,6 @@ const TABLE: &str = "split";
 const WRITERS: u64 = 8;
 /// Writers write for as long before anything is split.
 const BEFORE: Duration = Duration::from_secs(3);
-
-fn put(number: u64) -> TableWrite {
-    let key = format!("user{number:08}").into_bytes();
-    TableWrite { key, value: Some(vec![7; VALUE_BYTES]), expect: Expect::Any }
-}
 
 /// When a write was sent, and answered.
 type Wrote = (Instant, Instant);
@@ -31,10 +27,10 @@ fn writes(
     let mut table = client.table(TABLE);
     let mut wrote = Vec::new();
     while !ends.load(Ordering::Relaxed) {
-        // Not in the order in which they were put, and in both halves.
-        number = number.wrapping_add(7919);
+        // In both halves.
+        number = number.wrapping_add(STRIDE);
         let sent = Instant::now();
-        table.write(&[put(number % records)])?;
+        table.write(&[put(number % records, VALUE_BYTES)])?;
         wrote.push((sent, Instant::now()));
     }
     Ok(wrote)
@@ -53,7 +49,7 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     let mode = TableMode::Timeline;
     client.table_make(&Make { table: TABLE.into(), mode, tablets: 1, everywhere: false })?;
     let records = options.split_records;
-    fill(&mut client, TABLE, 0..records, put, VALUE_BYTES)?;
+    fill(&mut client, TABLE, 0..records, VALUE_BYTES)?;
     let clients = (0..WRITERS).map(|_| served.client()).collect::<Result<Vec<_>>>()?;
     let ends = &AtomicBool::new(false);
     let (began, ended, wrote) = std::thread::scope(|scope| -> Result<_> {

@@ -2,14 +2,13 @@
 //! process, as far apart as the published round trips.
 
 use super::apart::{distances, make};
-use super::served::fill;
+use super::records::{at_once, fill, put};
 use super::{TableBench, figure};
 use holdfast_base::Result;
-use holdfast_client::TableWrite;
 use holdfast_command::LocalCluster;
 use holdfast_command::output::Output;
 use holdfast_table::sim::distance::Distance;
-use holdfast_wire::table::{Expect, TableMode};
+use holdfast_wire::table::TableMode;
 use std::time::Instant;
 
 const TABLE: &str = "taken";
@@ -20,11 +19,6 @@ const CLIENTS: u64 = 8;
 const SILENCE_S: f64 = 5.0;
 const REST_S: f64 = 1.0;
 
-fn put(number: u64) -> TableWrite {
-    let key = format!("user{number:08}").into_bytes();
-    TableWrite { key, value: Some(vec![7; VALUE_BYTES]), expect: Expect::Any }
-}
-
 /// Virginia has all of `--taken` records at home, and is lost with its disk.
 pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     let distance = Distance::three();
@@ -32,18 +26,14 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
     make(&mut cluster.client_of(1)?, TABLE, TableMode::Strong, true)?;
     let clients = (0..CLIENTS).map(|_| cluster.client_of(1)).collect::<Result<Vec<_>>>()?;
     let (records, each) = (options.taken, options.taken.div_ceil(CLIENTS));
-    std::thread::scope(|scope| {
-        let start = |(number, mut client)| {
-            let numbers = records.min(number * each)..records.min((number + 1) * each);
-            scope.spawn(move || fill(&mut client, TABLE, numbers, put, VALUE_BYTES))
-        };
-        let threads: Vec<_> = (0..).zip(clients).map(start).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("it only fills"))
+    at_once(clients, |number, mut client| {
+        let numbers = records.min(number * each)..records.min((number + 1) * each);
+        fill(&mut client, TABLE, numbers, VALUE_BYTES)
     })?;
     let mut survivor = cluster.client_of(2)?;
     cluster.lose(1)?;
     let began = Instant::now();
-    survivor.table(TABLE).write(&[put(records / 2)])?;
+    survivor.table(TABLE).write(&[put(records / 2, VALUE_BYTES)])?;
     let took = began.elapsed().as_secs_f64();
     let case = format!("a region with {records} records is lost: until one is written");
     let limit = ("silence and a second", SILENCE_S + REST_S);

@@ -109,10 +109,15 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     node.watch(context.audit.watch());
     let (audit, audit_bytes) = (context.audit.clone(), config.audit_bytes());
     let (node, budget) = (node.clone(), context.budget.clone());
-    let mut told = node.stopped_views();
+    let views = context.views.clone();
+    let why_stopped = {
+        let node = node.clone();
+        move || [node.stopped_views(), views.not_opened()].concat()
+    };
+    let mut told = why_stopped();
     told.iter().for_each(|why| event!(ViewStopped, why));
     let rounds = Rounds::start(context, ("keeper", KEEP), move |now_ns| {
-        let stopped = node.stopped_views();
+        let stopped = why_stopped();
         for why in stopped.iter().filter(|why| !told.contains(why)) {
             event!(ViewStopped, why);
         }

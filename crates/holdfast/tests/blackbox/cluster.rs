@@ -87,7 +87,7 @@ impl Dev {
         self.client_with(node, others, options(&self.data))
     }
 
-    /// One that asks again, as commands do, for what a node refuses for now.
+    /// One that asks again for longer than others do: of a node that is killed while others keep the machine busy.
     pub fn patient_client(&self, node: u16, others: &[u16]) -> Client {
         let patience = std::time::Duration::from_secs(60);
         self.client_with(node, others, ClientOptions { patience, ..options(&self.data) })

@@ -90,20 +90,12 @@ impl Views {
         self.kept().nameless.insert(place, finding);
     }
 
-    /// A view stays, and says why it does not run; unless it was stopped meanwhile. It is told once, however often
-    /// it is tried again.
-    pub(super) fn could_not_open(&self, name: &ViewName, place: &Path, e: Error) {
-        let before = {
-            let mut kept = self.kept();
-            if kept.coming.remove(place).is_none() {
-                return;
-            }
+    /// A view stays, and says why it does not run; unless it was stopped meanwhile.
+    pub(super) fn could_not_open(&self, name: &ViewName, place: &Path, why: Error) {
+        let mut kept = self.kept();
+        if kept.coming.remove(place).is_some() {
             let at_ns = self.node.machine.clock.monotonic_ns();
-            let failed = Failed { name: name.clone(), why: e.clone(), at_ns };
-            kept.failed.insert(place.to_owned(), failed)
-        };
-        if e.kind == Kind::Full && before.is_none_or(|before| before.why.kind != Kind::Full) {
-            event!(ViewStopped, format_args!("view `{}`: {e}", describe(name)));
+            kept.failed.insert(place.to_owned(), Failed { name: name.clone(), why, at_ns });
         }
     }
 
