@@ -129,7 +129,12 @@ fn what_is_wrong_is_said_in_a_sentence_that_helps() {
     node.run(&["view", "run", "disk", "orders"]).refused(&["orders", "view create"]);
     node.run(&["view", "create", "no/name", "nodes"]).refused(&["no/name", "`a-z`"]);
     node.run(&["view", "create", "orders", "nodes", "--values-json"]).ok();
-    node.run(&["view", "create", "orders", "nodes"]).refused(&["nodes", "otherwise"]);
+    let json = ["nodes", "`--hash all`", "JSON", "--values-json", "say the same"];
+    node.run(&["view", "create", "orders", "nodes"]).refused(&json);
+    node.run(&["view", "create", "orders", "nodes", "--values-json", "--hash", "2"]).refused(&json);
+    node.run(&["view", "create", "orders", "edges", "--hash", "until=/"]).ok();
+    let until = ["edges", "`--hash until=/`", "bytes (without"];
+    node.run(&["view", "create", "orders", "edges"]).refused(&until);
     // Names that the log does not take were refused as its topics are called, by another rule than was said.
     for topic in ["Orders", ".", "..", "a b", ""] {
         let named = format!("topic of items `{topic}`");

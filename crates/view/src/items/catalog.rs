@@ -131,7 +131,12 @@ impl Catalog {
         match self.collections.iter().find(|one| one.name == new.name) {
             // Made twice is made.
             Some(one) if *one == new => Ok(()),
-            Some(_) => refused("it is there, and hashes its keys or has values otherwise".into()),
+            Some(one) => refused(format!(
+                "it is there, with `--hash {}` and values that are {}, which stays as it is: say the same, or make \
+                 another one",
+                one.hashed,
+                if one.json { "JSON (`--values-json`)" } else { "bytes (without `--values-json`)" }
+            )),
             None if self.collections.len() == COLLECTIONS_MAX => {
                 refused(format!("the view has {COLLECTIONS_MAX} collections, and takes no more"))
             }

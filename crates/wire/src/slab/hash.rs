@@ -24,6 +24,17 @@ pub enum Hashed {
     Until(u8),
 }
 
+/// As commands say it.
+impl std::fmt::Display for Hashed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Hashed::All => f.write_str("all"),
+            Hashed::Bytes(bytes) => write!(f, "{bytes}"),
+            Hashed::Until(separator) => write!(f, "until={}", char::from(*separator)),
+        }
+    }
+}
+
 impl Hashed {
     fn prefix(self, key: &[u8]) -> &[u8] {
         match self {
