@@ -31,8 +31,8 @@ pub fn run(options: &TableBench, out: &mut Output) -> Result<()> {
         fill(&mut client, TABLE, numbers, VALUE_BYTES)
     })?;
     let mut survivor = cluster.client_of(2)?;
-    cluster.lose(1)?;
     let began = Instant::now();
+    cluster.lose(1)?;
     survivor.table(TABLE).write(&[put(records / 2, VALUE_BYTES)])?;
     let took = began.elapsed().as_secs_f64();
     let case = format!("a region with {records} records is lost: until one is written");
