@@ -686,14 +686,22 @@ impl Views {
 
     /// Why views do not run, a sentence each; also of those that are just tried again, which may fail once more.
     pub fn stopped(&self) -> Vec<String> {
-        let views: Vec<_> = self.kept().views.values().cloned().collect();
+        let (views, failed) = {
+            let kept = self.kept();
+            let views: Vec<_> = kept.views.values().cloned().collect();
+            let failed = kept.failed.values();
+            (views, failed.map(|one| sentence(&one.name, &one.why)).collect::<Vec<_>>())
+        };
         let stopped = |view: &Arc<RunView>| Some(sentence(&view.name, &view.status().stopped?));
-        views.iter().filter_map(stopped).chain(self.not_opened()).collect()
+        views.iter().filter_map(stopped).chain(failed).collect()
     }
 
-    /// Of these, those that could not be opened. Of views that run and stop the node says so, as of all its folds.
-    pub fn not_opened(&self) -> Vec<String> {
-        self.kept().failed.values().map(|failed| sentence(&failed.name, &failed.why)).collect()
+    /// Of these, those that found no room when they were opened: for others it is enough to wait, or whoever ran
+    /// them was told. Of views that run and stop the node says so, as of all its folds.
+    pub fn without_room(&self) -> Vec<String> {
+        let kept = self.kept();
+        let failed = kept.failed.values().filter(|one| one.why.kind == Kind::Full);
+        failed.map(|one| sentence(&one.name, &one.why)).collect()
     }
 
     /// Ends all of them, also when one cannot be ended in order.

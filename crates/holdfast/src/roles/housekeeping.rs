@@ -112,7 +112,7 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let views = context.views.clone();
     let why_stopped = {
         let node = node.clone();
-        move || [node.stopped_views(), views.not_opened()].concat()
+        move || [node.stopped_views(), views.without_room()].concat()
     };
     let mut told = why_stopped();
     told.iter().for_each(|why| event!(ViewStopped, why));
