@@ -9,7 +9,7 @@ use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route, Within};
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::clients::{Seat, Slowed};
-use holdfast_env::net::{Batch, BodyTarget, Role, Service, Who};
+use holdfast_env::net::{Batch, BodyTarget, Response, Role, Service, Who, Witness};
 use holdfast_env::{Budget, Clients, Secret, planted};
 use holdfast_node::{Audit, Condition, Deed, Node};
 use holdfast_wire::admin::Status;
@@ -295,29 +295,36 @@ impl Service for Native {
         for (i, answer_bytes) in later.into_requests() {
             let opcode = batch.header(i).opcode;
             let route = self.routes.of(opcode).expect("what was put off has a route");
-            let deed = self.deed(route, batch, i);
+            let witness = self.deed(route, batch, i).map(|(audit, deed)| {
+                let witness = move |outcome: Option<&Error>, answered| {
+                    audit.record(&deed, outcome, answered);
+                };
+                Box::new(witness) as Witness
+            });
             if let Err(e) = self.check(route, batch.meta(i), who, within.as_ref()) {
-                batch.reply_error(i, &e);
-                if let Some((audit, deed)) = deed {
-                    audit.record(&deed, Some(&e), Box::new(|| ()));
-                }
                 // A node that spoke for another one may have its own certificate by now, which a new
                 // connection shows.
-                if matches!((route.right, who), (Right::Node, Who::Named(_)))
+                let ends = matches!((route.right, who), (Right::Node, Who::Named(_)))
                     && who.is_node()
-                    && e.kind == Kind::Denied
-                {
+                    && e.kind == Kind::Denied;
+                match witness {
+                    // It is written down before anybody is told, as what is done is.
+                    Some(witness) => {
+                        let mut reply = batch.defer(i);
+                        reply.witness(witness);
+                        reply.send(Response::error(e.clone()));
+                    }
+                    None => batch.reply_error(i, &e),
+                }
+                if ends {
                     batch.end(e);
                 }
                 continue;
             }
             // Else it comes again.
             let Some(mut reply) = batch.defer_expecting(i, answer_bytes) else { continue };
-            if let Some((audit, deed)) = deed {
-                let witness = move |outcome: Option<&Error>, answered| {
-                    audit.record(&deed, outcome, answered);
-                };
-                reply.witness(Box::new(witness));
+            if let Some(witness) = witness {
+                reply.witness(witness);
             }
             let body = batch.take_body(i);
             let within = within.clone();
