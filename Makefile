@@ -15,6 +15,9 @@ REQUESTS ?= 20000
 VERSIONS ?= 1000000
 SEED ?= 1
 
+# Tests of processes wait for disks, answers and each other for half of their time.
+export RUST_TEST_THREADS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+
 # Steps name the whole workspace even where they run a part of it: with other packages, cargo would choose other
 # features of what they have in common, and build it all again.
 INTERLEAVED := holdfast-interleaved/interleaved
@@ -70,8 +73,8 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@echo "== deny: cargo-deny check, by deny.toml"
 	@.ci/deny $(DENY)
 
-unit: ## run all tests, also behind one that fails
-	@echo "== unit: cargo test --workspace"
+unit: ## run all tests, also behind one that fails (RUST_TEST_THREADS=N: so many at a time)
+	@echo "== unit: cargo test --workspace, $(RUST_TEST_THREADS) tests at a time"
 	@cargo test --workspace --no-fail-fast
 
 python: ## build the Python package, install it, and run its tests against a node
