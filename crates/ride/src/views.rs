@@ -202,8 +202,10 @@ impl RunView {
         }
     }
 
-    /// See [`Fold::wake_at`].
+    /// See [`Fold::wake_at`]. Who comes to a view that its damaged rows have stopped, and that is not begun anew yet,
+    /// hears what who read them does: to ask again.
     pub fn wake_at(&self, index: Index, done: Done<()>) {
+        let done: Done<()> = Box::new(move |come| done(come.map_err(begins_anew)));
         match &self.kept {
             KeptView::Disk { fold, .. } => fold.wake_at(index, done),
             KeptView::Memory { fold } => fold.wake_at(index, done),

@@ -6,6 +6,7 @@
 //! damaged, and rows. The horizon moves, and passes no ride that goes on. In the end the index finds what
 //! the rides bring.
 
+mod convoys;
 mod damage;
 mod follows;
 mod horizons;
@@ -142,7 +143,11 @@ impl Guest for Items {
             let mut session = None;
             while visitor.now_ns() < end_ns {
                 let (gateway, name) = desk.turn(&visitor).await;
-                let sure = match visitor.below(12) {
+                let sure = match visitor.below(13) {
+                    12 => {
+                        self.convoy(&visitor, gateway).await;
+                        true
+                    }
                     11 => {
                         self.follow(&visitor, gateway).await;
                         true

@@ -63,6 +63,8 @@ pub struct Process {
     leads_since: Mutex<Option<Index>>,
     keeper: Mutex<Option<Keeper>>,
     lodgings: Vec<Lodging>,
+    /// The guests' rounds are under way: one that waits is not begun once more, as one thread has them all.
+    in_rounds: AtomicBool,
 }
 
 #[derive(Default)]
@@ -402,6 +404,7 @@ impl Cell {
             member: Mutex::new(Some(Member::new(node.clone(), MemberOptions { liveness }))),
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
             lodgings,
+            in_rounds: AtomicBool::new(false),
             node,
         });
         let held_open = held_open(&process.node).collect::<BTreeMap<_, _>>();
@@ -422,9 +425,7 @@ impl Cell {
         self.every(KEEPER_NS, &process, Process::keeper_round);
         self.every(SNAPSHOT_NS, &process, Process::snapshot);
         if !process.lodgings.is_empty() {
-            self.every(SECOND, &process, |process, _| {
-                process.lodgings.iter().for_each(|lodging| (lodging.round)());
-            });
+            self.every(SECOND, &process, |process, _| process.guests_round());
         }
         Ok(())
     }
@@ -627,6 +628,14 @@ impl Process {
         let Some(mut keeper) = taken else { return };
         keeper.step(cell.clock.monotonic_ns());
         *self.keeper.held() = Some(keeper);
+    }
+
+    fn guests_round(&self) {
+        if self.in_rounds.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.lodgings.iter().for_each(|lodging| (lodging.round)());
+        self.in_rounds.store(false, Ordering::Relaxed);
     }
 
     /// Reads everything that its stores hold, at once.
