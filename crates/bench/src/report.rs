@@ -326,19 +326,22 @@ impl Report {
         let figure = self.figure;
         let value = rounded(median(self.samples.iter_mut().map(|s| figure.of(s))));
         let line = self.line();
-        let peer = match &line["ratio_to_peer"] {
-            Value::Null => String::new(),
-            ratio => format!("  {ratio} of {}", line["peer"]["name"]),
-        };
-        let (p50, p99) = (&line["latency_us"]["p50"], &line["latency_us"]["p99"]);
         let (min, max) = (&line["spread"]["min"], &line["spread"]["max"]);
-        let (limit, name) = (&line["limit"]["value"], &self.limit_name);
-        format!(
-            "{:<44} {value} {} ({min} to {max})  {} of {name} {limit}  p50 {p50} us p99 {p99} us{peer}",
-            self.case,
-            figure.unit(),
-            line["ratio_to_limit"],
-        )
+        let unit = figure.unit();
+        let mut text = format!("{:<44} {value} {unit} ({min} to {max})", self.case);
+        // What nothing limits, and what was not timed one by one, has no zeros for it.
+        if median(self.limits.iter().copied()) != 0.0 {
+            let (ratio, limit) = (&line["ratio_to_limit"], &line["limit"]["value"]);
+            text += &format!("  {ratio} of {} {limit}", self.limit_name);
+        }
+        if self.samples.iter().any(|sample| !sample.latencies_ns.is_empty()) {
+            let (p50, p99) = (&line["latency_us"]["p50"], &line["latency_us"]["p99"]);
+            text += &format!("  p50 {p50} us p99 {p99} us");
+        }
+        if let Some(Peer { name, .. }) = self.peer {
+            text += &format!("  {} of {name}", line["ratio_to_peer"]);
+        }
+        text
     }
 }
 
@@ -361,5 +364,28 @@ mod tests {
         assert_eq!(rounded(123_456.0), json!(123_500));
         assert_eq!(rounded(0.123_456), json!(0.1235));
         assert_eq!(rounded(f64::NAN), json!(0));
+    }
+
+    #[test]
+    fn people_read_nothing_of_what_was_not_measured() {
+        let of = |latencies_ns| {
+            let (operations, time) = (10, Duration::from_secs(2));
+            vec![Sample { operations, time, latencies_ns, ..Sample::default() }]
+        };
+        let mut report = Report {
+            case: "a case".to_owned(),
+            figure: Figure::OperationsPerSecond,
+            limit_name: "a limit".to_owned(),
+            limits: Vec::new(),
+            peer: None,
+            samples: of(Vec::new()),
+        };
+        let case = format!("{:<44}", "a case");
+        assert_eq!(report.text(), format!("{case} 5.0 operations/s (5.0 to 5.0)"));
+        report.limits = vec![10.0];
+        report.samples = of(vec![1000, 2000, 3000]);
+        report.peer = Some(Peer { name: "a peer", version: "1", value: 2.5 });
+        let told = "5.0 operations/s (5.0 to 5.0)  0.5 of a limit 10.0  p50 2.0 us p99 3.0 us  2.0 of a peer";
+        assert_eq!(report.text(), format!("{case} {told}"));
     }
 }
