@@ -107,6 +107,11 @@ fn ask(connection: &Inline, opcode: u16, meta: &[u8]) -> Option<(Kind, String)> 
     if let Err(e) = connection.receive(&request) {
         return Some((e.kind, e.message));
     }
+    refusal(connection)
+}
+
+/// The error of the answer that is there, if it is one.
+fn refusal(connection: &Inline) -> Option<(Kind, String)> {
     let answer = connection.take();
     let Ok(Decoded::Frame(header)) = frame::decode(&answer) else { return None };
     let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code)?;
