@@ -61,10 +61,12 @@ impl Shop {
         Invalidator::start_by(Invalidator::command(self, &self.database.url()))
     }
 
-    /// Waits until every server has confirmed what the database has.
+    /// Waits until every server has confirmed what the database has: also what who was killed had begun to commit,
+    /// which the database ends in its own time.
     pub fn settle(&self) {
-        let end = self.database.sql().ask::<String>("SELECT @@GLOBAL.gtid_binlog_pos").unwrap();
+        let mut sql = self.database.sql();
         until("every server has confirmed every change", || {
+            let end = sql.ask::<String>("SELECT @@GLOBAL.gtid_binlog_pos").unwrap();
             self.status() == Some((end[0].clone(), self.nothing()))
         });
     }

@@ -40,8 +40,12 @@ impl Regions {
 
     /// Until a region reaches the others: it looks for its tokens now and then.
     fn settled(&self, region: usize) {
-        let name = format!("probe-{region}");
-        let create = || self.node(region).run(&["table", "create", &name]);
+        self.create(region, &[&format!("probe-{region}")]);
+    }
+
+    /// Makes a table; asks again, as one is told to, where another region does not answer in time.
+    fn create(&self, region: usize, words: &[&str]) {
+        let create = || self.node(region).run(&[&["table", "create"], words].concat());
         let made = attempts().map(|()| create()).find(|made| made.code == Some(0));
         assert!(made.is_some(), "{:?}", create());
     }
@@ -138,7 +142,7 @@ impl Regions {
 
 fn written_while_a_home_is_killed(tls: bool, mode: &str) {
     let mut regions = Regions::start(tls);
-    regions.node(1).run(&["table", "create", "t", "--mode", mode, "--tablets", "2"]).ok();
+    regions.create(1, &["t", "--mode", mode, "--tablets", "2"]);
     let clients: Vec<Client> = (0..3).map(|region| regions.node(region).client()).collect();
     let all = beside_writers(clients, || {
         for victim in 0..2 {
@@ -196,7 +200,7 @@ fn a_region_whose_log_is_lost_is_made_again() {
     let t = |regions: &Regions, region: usize, words: &[&str]| {
         regions.node(region).run(&[&["table"], words].concat())
     };
-    t(&regions, 0, &["create", "t", "--mode", "strong"]).ok();
+    regions.create(0, &["t", "--mode", "strong"]);
     for region in 0..3 {
         t(&regions, region, &["put", "t", &format!("k{region}"), "before"]).ok();
     }
@@ -238,8 +242,8 @@ fn a_region_that_was_sealed_comes_back_with_branches() {
     let seal = |regions: &Regions, lost: &str| {
         t(regions, 0, &["seal", "t", "--lost", lost, "--wait", "0"])
     };
-    t(&regions, 0, &["create", "t", "--tablets", "2"]).ok();
-    t(&regions, 0, &["create", "s", "--mode", "strong"]).ok();
+    regions.create(0, &["t", "--tablets", "2"]);
+    regions.create(0, &["s", "--mode", "strong"]);
     for key in ["changed", "deleted", "left"] {
         t(&regions, 2, &["put", "t", key, "before"]).ok();
     }
@@ -317,7 +321,7 @@ fn a_session_goes_along_from_region_to_region() {
         let session = ["--session", file.to_str().unwrap()];
         regions.node(region).run(&[&["table"], words, &session].concat())
     };
-    regions.node(0).run(&["table", "create", "t", "--tablets", "2"]).ok();
+    regions.create(0, &["t", "--tablets", "2"]);
     for round in 1..=20 {
         let (writes, reads) = (round % 3, (round + 1) % 3);
         let value = format!("round {round}");
@@ -377,7 +381,7 @@ fn a_table_is_dropped_by_a_region_that_was_away_too() {
         regions.node(region).run(&[&["table"], words].concat())
     };
     t(&regions, 0, &["drop", "t"]).refused(&["there is none"]);
-    t(&regions, 0, &["create", "t", "--tablets", "2"]).ok();
+    regions.create(0, &["t", "--tablets", "2"]);
     for key in ["a", "b", "c"] {
         t(&regions, 2, &["put", "t", key, "before"]).ok();
     }
@@ -396,8 +400,7 @@ fn a_table_is_dropped_by_a_region_that_was_away_too() {
     let gone = || t(&regions, 2, &["get", "t", "a"]);
     let is_gone = |told: &crate::common::Finished| told.err.contains("it was dropped");
     assert!(attempts().any(|()| is_gone(&gone())), "{:?}", gone());
-    let create = || t(&regions, 2, &["create", "t", "--tablets", "2"]);
-    assert!(attempts().any(|()| create().code == Some(0)), "{:?}", create());
+    regions.create(2, &["t", "--tablets", "2"]);
     assert_eq!(t(&regions, 2, &["put", "t", "a", "after"]).ok().trim(), "version 1");
     assert_eq!(regions.settle().len(), 1);
     for region in 0..3 {
