@@ -15,8 +15,9 @@ REQUESTS ?= 20000
 VERSIONS ?= 1000000
 SEED ?= 1
 
-# Tests of processes wait for disks, answers and each other for half of their time.
-export RUST_TEST_THREADS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# One more at a time than there are processors: tests of processes wait for disks, answers and each other for a third
+# of their time. What runs beside them needs the rest, and twice as many had requests miss their deadlines.
+export RUST_TEST_THREADS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 
 # Steps name the whole workspace even where they run a part of it: with other packages, cargo would choose other
 # features of what they have in common, and build it all again.
