@@ -41,14 +41,15 @@ run: ## build in a hurry, and start a node that keeps its data in ./data (DATA=D
 # One after another even under `make -j`: the cheap checks first, each with the whole machine. But tests wait a
 # third of their time, which is enough for all that nothing waits for. What takes long has a step of its own: callgrind
 # (a second build, optimised) and `versions` are not run here, mutants and clippy in part; of the 300 schedules 40, and
-# as many more as begin before the tests have ended, which the last line of each says.
+# 20 more where they begin before the tests have ended, which the last line of each says: what runs beside the tests
+# slows them where two processors are one core's.
 test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tools
 	@$(MAKE) --no-print-directory format
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
 	@cargo test --quiet --workspace --no-run
-	@.ci/beside "lint orders schedules LINTED= LEAST=20" $(MAKE) --no-print-directory unit
+	@.ci/beside "lint orders schedules LINTED= LEAST=20 SMALL=30 USUAL=30" $(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory mutants BUGS="--quick --share 20"
 	@echo "== test: all steps passed"
